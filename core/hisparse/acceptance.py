@@ -1,0 +1,144 @@
+"""What no schema can know: whether this model can be served as the spec asks."""
+
+from __future__ import annotations
+
+from hisparse.errors import SpecError
+from hisparse.estimates import BATCHED_TOKENS
+from hisparse.hardware import GPUS
+from hisparse.kv import MAX_DEVICE_BUFFER_TOKENS, device_buffer_tokens, hisparse_layout
+from hisparse.model import Attention, ModelFacts
+from hisparse.plan import Mode, Target
+from hisparse.room import shared_pool
+from hisparse.rounding import quantity_at_least
+from hisparse.units import format_bytes, format_quantity
+
+
+def accept(model: ModelFacts, target: Target) -> tuple[SpecError, ...]:
+    """What no schema can know: whether this model can be served as asked. Empty where it can."""
+    found = [
+        *_positions(model, target),
+        *_parallelism(model, target),
+        *_tier(model, target),
+    ]
+    return tuple(found)
+
+
+def _positions(model: ModelFacts, target: Target) -> list[SpecError]:
+    longest = model.max_positions
+    if target.rope_factor is not None:
+        field = "spec.context.ropeScaling"
+        if target.max_tokens <= model.max_positions:
+            return [
+                SpecError(
+                    field,
+                    f"{target.max_tokens:,} tokens need no scaling: {model.name} has {model.max_positions:,} positions;"
+                    " leave ropeScaling out (scaling costs accuracy on short prompts)",
+                )
+            ]
+        longest = int(target.rope_factor * (target.rope_original_tokens or model.native_positions))
+    if target.max_tokens <= longest:
+        return []
+    if target.rope_factor is None:
+        factor = -(-target.max_tokens // model.native_positions)
+        step = (
+            f"lower it to {longest}, or set context.ropeScaling {{type: Yarn, factor: '{factor}', "
+            f"originalMaxTokens: {model.native_positions}}} if the model was trained for it"
+        )
+    else:
+        step = f"lower it to {longest} or raise context.ropeScaling.factor"
+    return [
+        SpecError(
+            "spec.context.maxTokens",
+            f"{target.max_tokens} is above the {longest} positions of {model.name}; {step}",
+        )
+    ]
+
+
+def _parallelism(model: ModelFacts, target: Target) -> list[SpecError]:
+    tp = target.tp
+    field = "spec.parallelism.tensor" if target.tensor else "spec.resources.gpus"
+    good = [n for n in (1, 2, 4, 8, 16, 32) if model.attention_heads % n == 0]
+    if model.attention_heads % tp:
+        return [
+            SpecError(
+                field,
+                f"tensor parallel size {tp} does not divide the {model.attention_heads} attention heads of "
+                f"{model.name}; use one of {', '.join(map(str, good))}",
+            )
+        ]
+    if not model.is_mla and model.kv_heads % tp and tp % model.kv_heads:
+        return [
+            SpecError(
+                field,
+                f"tensor parallel size {tp} and the {model.kv_heads} KV heads of {model.name} do not divide one "
+                f"another; use one of {', '.join(map(str, good))}",
+            )
+        ]
+    return []
+
+
+def _tier(model: ModelFacts, target: Target) -> list[SpecError]:
+    if target.mode != Mode.HISPARSE:
+        return []
+    found: list[SpecError] = []
+    if model.attention is not Attention.DSA:
+        return [
+            SpecError(
+                "spec.kvTier.mode",
+                f"HiSparse needs a DSA model (with an indexer); {model.name} ({model.architecture}) is "
+                f"{model.attention.value}: set Auto, Offload or None",
+            )
+        ]
+    if target.pipeline > 1:
+        found.append(
+            SpecError(
+                "spec.parallelism.pipeline",
+                f"{target.pipeline} is above 1: HiSparse does not support it; set 1",
+            )
+        )
+    assert model.indexer is not None  # noqa: S101 - DSA models have one
+    wanted = target.device_buffer_tokens
+    if wanted is not None and not model.indexer.top_k <= wanted <= MAX_DEVICE_BUFFER_TOKENS:
+        found.append(
+            SpecError(
+                "spec.kvTier.hiSparse.deviceBufferTokens",
+                f"{wanted} is outside {model.indexer.top_k} (index_topk of {model.name}) to "
+                f"{MAX_DEVICE_BUFFER_TOKENS}; leave it out for {device_buffer_tokens(model, None)}",
+            )
+        )
+    if target.sharing == "RequireShared" and not shared_pool(target):
+        found.append(
+            SpecError(
+                "spec.kvTier.sharing",
+                f"RequireShared cannot hold with tensor parallel size {target.tp} and pipeline {target.pipeline}: the "
+                "engine shares its pool only over two or more tensor-parallel ranks; set Auto or parallelism.tensor",
+            )
+        )
+    found += _pool_minimum(model, target)
+    return found
+
+
+def _pool_minimum(model: ModelFacts, target: Target) -> list[SpecError]:
+    wanted = target.host_pool_bytes
+    if wanted is None:
+        return []
+    # an Auto dtype becomes Fp8 for these models; Hopper rows, since HiSparse has no other target yet
+    layout = hisparse_layout(
+        model,
+        "Bf16" if target.kv_dtype == "Bf16" else "Fp8",
+        GPUS[0],
+        max_batched_tokens=target.max_batched_tokens or BATCHED_TOKENS,
+        shared=shared_pool(target),
+        device_buffer=target.device_buffer_tokens,
+    )
+    least = layout.minimum_host_blocks(target.max_tokens) * layout.host_block_bytes
+    if wanted >= least:
+        return []
+    return [
+        SpecError(
+            "spec.kvTier.hostPool.size",
+            f"{format_quantity(wanted)} is below the {format_bytes(least)} that one request of maxTokens "
+            f"{target.max_tokens} needs (the engine refuses to start); set {quantity_at_least(least)} or lower "
+            "context.maxTokens",
+        )
+    ]

@@ -1,0 +1,263 @@
+"""The engine's dialects, and the `vllm serve` command, environment and launch document of a plan.
+
+Facts per vLLM version are data here; nothing else in the project compares versions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hisparse.plan import Mode, Plan
+from hisparse.units import GIB
+
+PINNED_VERSION = "0.33"
+PINNED_IMAGE = "hisparse-engine:0.1.0-vllm0.33.0"
+"""engine_image/ of this release; a chart value or --engine-image puts a registry before it."""
+
+TEMPLATE_VERSION = 1
+"""Raised when rendering changes in a way that only new revisions may see (docs/decisions/0004)."""
+
+ENGINE_PORT = 8000
+LAUNCHER_PORT = 8001
+ENDPOINT_GRACE_SECONDS = 10
+LAUNCH_SCHEMA = "hisparse.dev/launch/v1"
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What one vLLM release understands and reports. The connector alone switches HiSparse on in all of them."""
+
+    version: str
+    host_gauges: bool
+    checks_pool_minimum: bool
+    checks_cudagraph_and_isl: bool
+    cache_config_sizes: bool
+
+
+DIALECTS: tuple[Dialect, ...] = (
+    Dialect(
+        "0.30",
+        host_gauges=False,
+        checks_pool_minimum=False,
+        checks_cudagraph_and_isl=False,
+        cache_config_sizes=False,
+    ),
+    Dialect(
+        "0.32",
+        host_gauges=True,
+        checks_pool_minimum=True,
+        checks_cudagraph_and_isl=True,
+        cache_config_sizes=True,
+    ),
+    Dialect(
+        "0.33",
+        host_gauges=True,
+        checks_pool_minimum=True,
+        checks_cudagraph_and_isl=True,
+        cache_config_sizes=True,
+    ),
+)
+
+
+def dialect(version: str) -> Dialect:
+    """The dialect of "0.33", "0.33.0" and the like; the pinned one where the version is unknown."""
+    short = ".".join(version.split(".")[:2])
+    return next((d for d in DIALECTS if d.version == short), DIALECTS[-1])
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One argument of `vllm serve` and why it is there. value is None for a switch."""
+
+    name: str
+    value: str | None
+    why: str
+
+
+@dataclass(frozen=True)
+class EnvVar:
+    """One environment variable of the engine and why it is there."""
+
+    name: str
+    value: str
+    why: str
+
+
+def serve_flags(
+    plan: Plan,
+    *,
+    served_name: str,
+    port: int = ENGINE_PORT,
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+) -> tuple[Flag, ...]:
+    """Every flag that the operator owns, in the order in which they are printed."""
+    target = plan.target
+    flags = [
+        Flag("--served-model-name", served_name, "the name that clients ask for"),
+        Flag("--port", str(port), "where the launcher and the Service look for it"),
+        Flag("--tensor-parallel-size", str(target.tp), "one rank per GPU"),
+    ]
+    if revision:
+        flags.append(Flag("--revision", revision, "the commit that was asked for"))
+    if target.data > 1:
+        flags.append(
+            Flag("--data-parallel-size", str(target.data), "each replica of the model has its own KV and pool")
+        )
+    if target.pipeline > 1:
+        flags.append(Flag("--pipeline-parallel-size", str(target.pipeline), "layers are split over GPUs"))
+    if target.expert:
+        flags.append(Flag("--enable-expert-parallel", None, "experts are spread over all GPUs"))
+    flags += [
+        Flag("--max-model-len", str(target.max_tokens), "context.maxTokens"),
+        Flag("--kv-cache-dtype", {"Fp8": "fp8", "Bf16": "bfloat16"}[plan.kv_dtype], plan.kv_dtype_reason),
+        Flag("--max-num-seqs", str(plan.max_requests), "what memory holds at typicalTokens, at most 256"),
+        Flag(
+            "--max-num-batched-tokens",
+            str(plan.max_batched_tokens),
+            "prefill chunk: larger ones need more HBM and make decoding neighbours wait longer",
+        ),
+        Flag(
+            "--gpu-memory-utilization",
+            f"0.{target.utilization_percent}",
+            "share of HBM that the engine may budget; prefill workspace needs the rest",
+        ),
+    ]
+    if target.tp > 1:
+        flags.append(Flag("--distributed-executor-backend", "mp", "Ray would give every rank a private host pool"))
+    if (transfer := _transfer(plan)) is not None:
+        flags.append(Flag("--kv-transfer-config", transfer, plan.mode_reason))
+    if (tuning := _tuning(plan)) is not None:
+        flags.append(Flag("--attention-config", tuning, "kvTier.hiSparse"))
+    if target.rope_factor is not None:
+        flags.append(Flag("--hf-overrides", _rope(plan), "context.ropeScaling"))
+    if trust_remote_code:
+        flags.append(Flag("--trust-remote-code", None, "model.trustRemoteCode"))
+    flags.append(
+        Flag(
+            "--shutdown-timeout",
+            str(plan.seconds.drain),
+            "SIGTERM lets running requests finish instead of cutting them",
+        )
+    )
+    return tuple(flags)
+
+
+def command(model_path: str, flags: Sequence[Flag], extra_args: Sequence[str] = ()) -> tuple[str, ...]:
+    """The argument vector, ("vllm", "serve", MODEL, ...), engine.args last."""
+    words = ["vllm", "serve", model_path]
+    for flag in flags:
+        words.append(flag.name)
+        if flag.value is not None:
+            words.append(flag.value)
+    return (*words, *extra_args)
+
+
+def environment(plan: Plan) -> tuple[EnvVar, ...]:
+    """VLLM_* variables that the plan decides."""
+    return (
+        EnvVar(
+            "VLLM_ENGINE_READY_TIMEOUT_S",
+            str(plan.seconds.startup_budget),
+            "loading and pinning take longer than the default 600 s",
+        ),
+        EnvVar(
+            "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS",
+            str(plan.seconds.worker_shutdown),
+            "unpinning the host pool takes longer than the default 5 s; a killed unpin keeps the node's memory",
+        ),
+        EnvVar("VLLM_NO_USAGE_STATS", "1", "no telemetry from a cluster"),
+    )
+
+
+def launch_document(plan: Plan, *, served_name: str, engine_port: int, launcher_port: int) -> dict[str, Any]:
+    """plan.json as hisparse-launch reads it (engine_image/README.md)."""
+    target, seconds = plan.target, plan.seconds
+    return {
+        "schema": LAUNCH_SCHEMA,
+        "engine": {
+            "version": target.engine_version,
+            "port": engine_port,
+            "servedName": served_name,
+            "startupSeconds": seconds.startup_budget,
+            "drainSeconds": seconds.drain,
+            "endpointGraceSeconds": ENDPOINT_GRACE_SECONDS,
+            "shutdownSeconds": seconds.worker_shutdown,
+        },
+        "launcher": {"port": launcher_port},
+        "memory": {
+            "shmBytes": (plan.host.pool * target.data if plan.host.shared else 0) + _region_bytes(plan),
+            "hostPoolBytes": plan.host.pool * target.data if plan.mode is Mode.HISPARSE else 0,
+            "sharedPool": plan.host.shared,
+            "tensorParallel": target.tp,
+        },
+    }
+
+
+def _region_bytes(plan: Plan) -> int:
+    return plan.host.pool if plan.mode is Mode.OFFLOAD else plan.host.indexer_offload
+
+
+def _transfer(plan: Plan) -> str | None:
+    if plan.mode is Mode.OFFLOAD:
+        return _json(_offloading(plan.host.pool // plan.target.data))
+    if plan.mode is not Mode.HISPARSE:
+        return None
+    hisparse = {
+        "kv_connector": "HiSparseConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"host_pool_gib": _gib(plan.host.pool)},
+    }
+    if not plan.host.indexer_offload:
+        return _json(hisparse)
+    both = [hisparse, _offloading(plan.host.indexer_offload // plan.target.data)]
+    return _json(
+        {
+            "kv_connector": "MultiConnector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": {"connectors": both},
+        }
+    )
+
+
+def _offloading(size: int) -> dict[str, Any]:
+    return {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"cpu_bytes_to_use": size},
+    }
+
+
+def _tuning(plan: Plan) -> str | None:
+    target = plan.target
+    if plan.mode is not Mode.HISPARSE:
+        return None
+    wanted: dict[str, Any] = {}
+    if target.device_buffer_tokens is not None:
+        wanted["device_buffer_size"] = target.device_buffer_tokens
+    if target.eager_host_mirror is not None:
+        wanted["eager_host_mirror"] = target.eager_host_mirror
+    return _json({"hisparse_config": wanted}) if wanted else None
+
+
+def _rope(plan: Plan) -> str:
+    target = plan.target
+    assert target.rope_factor is not None  # noqa: S101 - the caller checked
+    parameters = {
+        "rope_type": target.rope_type.lower(),
+        "factor": float(target.rope_factor),
+        "original_max_position_embeddings": target.rope_original_tokens or plan.model.native_positions,
+    }
+    return _json({"rope_parameters": parameters, "max_position_embeddings": target.max_tokens})
+
+
+def _gib(size: int) -> int | float:
+    """Whole GiB where it is whole: the engine takes a decimal number of GiB."""
+    return size // GIB if size % GIB == 0 else size / GIB
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,116 @@
+"""What a plan that fits says of itself: times, what binds first, from where the tier pays, and warnings."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from hisparse import estimates
+from hisparse.kv import HiSparseLayout
+from hisparse.model import Attention
+from hisparse.plan import HostMemory, LengthRow, Limit, Mode, Resource, Seconds
+from hisparse.room import Room
+from hisparse.rounding import ceil, decimal, whole_gib
+from hisparse.units import GIB, format_bytes
+
+_MINIMUM_STARTUP_BUDGET = 20 * 60
+_DRAIN = 300
+_WORKER_SHUTDOWN = 120
+_SAFE_FP8_BATCH = 16_384
+
+
+def pays_above(tiered: HiSparseLayout | None, typical: LengthRow) -> int | None:
+    """Concurrent typical requests above which the tier decodes more tokens per second than plain KV would."""
+    if tiered is None:
+        return None
+    breaks_even = int(typical.plain) * estimates.HOST_READ_SLOWDOWN
+    return int(breaks_even) if breaks_even <= typical.tier else None
+
+
+def lifecycle_seconds(room: Room, mode: Mode, host: HostMemory, at_max: LengthRow) -> Seconds:
+    target = room.target
+    pool = host.pool if mode is Mode.HISPARSE else 0
+    region = host.indexer_offload if mode is Mode.HISPARSE else host.pool
+    load = estimates.load_seconds(room.model, downloads=target.downloads_weights)
+    pin = estimates.pin_seconds(pool, ranks=target.tp, shared=host.shared) + estimates.offload_pin_seconds(region)
+    startup = ceil(estimates.FIXED_START_SECONDS + load + pin)
+    teardown = ceil(estimates.teardown_seconds(pool, region, ranks=target.tp, shared=host.shared))
+    worker = max(_WORKER_SHUTDOWN, ceil(Fraction(teardown * 3, 2)))
+    drain = target.drain_seconds if target.drain_seconds is not None else max(_DRAIN, at_max.prefill_seconds * 2)
+    return Seconds(
+        startup=startup,
+        startup_budget=max(_MINIMUM_STARTUP_BUDGET, startup * 2 + 300),
+        teardown=teardown,
+        drain=drain,
+        worker_shutdown=worker,
+        termination_grace=drain + worker + 60,
+        stall=max(600, 2 * at_max.prefill_seconds),
+        prefill_max=at_max.prefill_seconds,
+    )
+
+
+def binding(
+    room: Room,
+    tiered: HiSparseLayout | None,
+    gpu_blocks: int,
+    host_blocks: int,
+    host: HostMemory,
+    seqs: int,
+    requests: Fraction,
+) -> Limit:
+    target, tokens = room.target, room.target.typical
+    if seqs < int(requests):
+        return Limit(
+            Resource.SEQUENCES,
+            f"max_num_seqs {seqs} is below the {int(requests)} requests of {tokens:,} tokens that memory holds",
+            f"raise context.maxConcurrentRequests up to {int(requests)}"
+            if target.max_requests
+            else f"set context.maxConcurrentRequests up to {int(requests)}",
+        )
+    if tiered is not None:
+        at = target.max_tokens
+        gpu, pool = tiered.gpu_concurrency(gpu_blocks, at), tiered.host_concurrency(host_blocks, at)
+        if pool < gpu:
+            size = whole_gib((int(gpu * tiered.host_request_blocks(at)) + 2) * tiered.host_block_bytes)
+            return Limit(
+                Resource.HOST_POOL,
+                f"the host pool of {format_bytes(host.pool)} holds {decimal(pool)} requests of {at:,} tokens where HBM"
+                f" would allow {decimal(gpu)}",
+                f"set kvTier.hostPool.size to {size // GIB}Gi on a node that has it",
+            )
+        return Limit(
+            Resource.HBM,
+            f"{format_bytes(room.budget)} of HBM hold {decimal(gpu)} requests of {at:,} tokens "
+            f"({format_bytes(tiered.steady_blocks(at) * tiered.gpu_block_bytes)} each for indexer and hot rows)",
+            "more GPUs per replica (fewer weights on each), or another replica",
+        )
+    plain = room.plain.concurrency(gpu_blocks, target.max_tokens)
+    cheaper = room.kv_dtype == "Bf16"
+    return Limit(
+        Resource.HBM,
+        f"{format_bytes(room.budget)} of HBM hold {decimal(plain)} requests of {target.max_tokens:,} tokens "
+        f"({format_bytes(room.plain.token_bytes * target.max_tokens)} each)",
+        "set context.kvCacheDtype Fp8 for twice as many, or add a replica" if cheaper else "add a replica or GPUs",
+    )
+
+
+def warnings_of(room: Room) -> list[str]:
+    target, found = room.target, []
+    workspace = estimates.prefill_workspace_bytes(room.model, room.batched)
+    left = room.hbm[0].bytes
+    if workspace > left:
+        found.append(
+            f"prefill workspace grows to about {format_bytes(workspace)} at max_num_batched_tokens {room.batched} and "
+            f"only {format_bytes(left)} are left free: the engine may start and die on the first long prompt; lower "
+            "resources.gpuMemoryUtilizationPercent or context.maxBatchedTokens"
+        )
+    if room.model.attention is Attention.DSA and room.kv_dtype == "Fp8" and room.batched > _SAFE_FP8_BATCH:
+        found.append(
+            f"maxBatchedTokens {room.batched} with fp8 KV on Hopper has run out of memory in FlashMLA; 8192 is safe"
+        )
+    if room.kv_reason.startswith("Bf16 does not fit"):
+        found.append(f"KV cache in Fp8: {room.kv_reason}")
+    if target.mode in {Mode.OFFLOAD, Mode.HISPARSE} and room.model.attention is not Attention.DSA:
+        found.append("a dense model reads its whole KV each step: a host tier saves prefill, not HBM")
+    if target.engine_version == "0.30" and room.model.attention is Attention.DSA:
+        found.append("vLLM 0.30 checks no host pool minimum and reports no host gauges; prefer 0.32 or 0.33")
+    return found

@@ -1,0 +1,359 @@
+"""plan(model, node, target): the sum of every byte, what binds and the cheapest change that lifts it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from hisparse import estimates
+from hisparse.acceptance import accept
+from hisparse.hardware import NodeClass
+from hisparse.kv import HiSparseLayout, indexer_offload_token_bytes, plain_layout
+from hisparse.limits import binding, lifecycle_seconds, pays_above, warnings_of
+from hisparse.model import Attention, ModelFacts
+from hisparse.plan import HostMemory, LengthRow, Limit, Mode, Plan, Resource, Shortfall, Target, Term
+from hisparse.room import (
+    RAM_CHECK_PERCENT,
+    Room,
+    hbm_terms,
+    host_room,
+    overhead_bytes,
+    tier_layout,
+)
+from hisparse.rounding import decimal, whole, whole_gib
+from hisparse.shortfall import Fits, hbm_shortfall, host_shortfall, too_few_gpus
+from hisparse.units import GIB, MIB, format_bytes
+
+_SHM_FLOOR = 8 * GIB
+"""Message queues (0.7 GB apparent) and NCCL."""
+
+_OFFLOAD_CEILING = 64 * GIB
+"""Default of mode Offload; larger regions have failed to register with some models."""
+
+_MAX_REQUESTS = 256
+
+
+def plan(model: ModelFacts, node: NodeClass, target: Target) -> Plan | Shortfall:
+    """Plan one replica on one node of this class.
+
+    The spec must have passed `accept`. Returns a Shortfall that names the limit, the amount and the cheapest
+    change where it does not fit.
+    """
+    if target.gpus > node.gpus:
+        return too_few_gpus(model, node, target)
+    return _best_dtype(model, node, target, fits=_fits(model))
+
+
+def _fits(model: ModelFacts) -> Fits:
+    def fits(target: Target, node: NodeClass) -> bool:
+        return not accept(model, target) and isinstance(_best_dtype(model, node, target, fits=None), Plan)
+
+    return fits
+
+
+def _best_dtype(model: ModelFacts, node: NodeClass, target: Target, *, fits: Fits | None) -> Plan | Shortfall:
+    first = _attempt(model, node, target, _dtype(model, target, fits=True), fits)
+    if isinstance(first, Plan) or first.limit.resource is not Resource.HBM or not _falls_back_to_fp8(model, target):
+        return first
+    second = _attempt(model, node, target, _dtype(model, target, fits=False), fits)
+    return second if isinstance(second, Plan) else first
+
+
+def smallest(plans: Sequence[Plan]) -> Plan:
+    """The plan whose flags run on every class that fits: the one with the least HBM for KV, then host memory."""
+    return min(plans, key=lambda p: (p.kv_budget, p.host.pool, p.node.host_memory_bytes or 0, p.node.product))
+
+
+def _attempt(
+    model: ModelFacts, node: NodeClass, target: Target, dtype: tuple[str, str], fits: Fits | None
+) -> Plan | Shortfall:
+    kv_dtype, kv_reason = dtype
+    batched = target.max_batched_tokens or estimates.BATCHED_TOKENS
+    hbm, budget = hbm_terms(model, node, target, batched)
+    plain = plain_layout(model, kv_dtype, node.gpu, tensor=target.tp, pipeline=target.pipeline)
+    room = Room(model, node, target, kv_dtype, kv_reason, batched, hbm, budget, plain)
+    if budget <= 0:
+        return hbm_shortfall(room, None, needed=plain.block_bytes * plain.request_blocks(target.max_tokens), fits=fits)
+    mode, reason = _mode(room)
+    if mode is Mode.HISPARSE:
+        return _with_hisparse(room, reason, fits)
+    blocks = budget // plain.block_bytes
+    if blocks < plain.request_blocks(target.max_tokens):
+        return hbm_shortfall(room, mode, needed=plain.request_blocks(target.max_tokens) * plain.block_bytes, fits=fits)
+    return _without_tier(room, mode, reason, blocks)
+
+
+def _dtype(model: ModelFacts, target: Target, *, fits: bool) -> tuple[str, str]:
+    if target.kv_dtype != "Auto":
+        return target.kv_dtype, "context.kvCacheDtype says so"
+    if model.attention is Attention.DSA:
+        return "Fp8", "DSA model: fp8 is its native KV format; the engine's own auto would be bf16 on Hopper"
+    if fits:
+        return "Bf16", "dense or MLA model: full precision fits"
+    return "Fp8", "Bf16 does not fit maxTokens: digits deep in a long prompt may be recalled wrongly"
+
+
+def _falls_back_to_fp8(model: ModelFacts, target: Target) -> bool:
+    return target.kv_dtype == "Auto" and model.attention is not Attention.DSA
+
+
+def _mode(room: Room) -> tuple[Mode, str]:
+    target, plain = room.target, room.plain
+    if target.mode != "Auto":
+        return Mode(target.mode), "kvTier.mode says so"
+    if room.model.attention is not Attention.DSA:
+        return Mode.NONE, f"{room.model.attention.value} model: HiSparse needs a DSA indexer"
+    if target.pipeline > 1:
+        return Mode.NONE, f"pipeline {target.pipeline}: HiSparse does not support pipeline parallelism"
+    blocks = room.budget // plain.block_bytes
+    if blocks < plain.request_blocks(target.max_tokens):
+        return Mode.HISPARSE, f"one request of {target.max_tokens:,} tokens does not fit in plain KV"
+    layout = tier_layout(room)
+    typical = target.typical
+    gain = layout.gpu_concurrency(room.budget // layout.gpu_block_bytes, typical) / plain.concurrency(blocks, typical)
+    text = f"{decimal(gain)} times the concurrency at {typical:,} tokens"
+    if gain >= estimates.AUTO_GAIN:
+        return Mode.HISPARSE, f"{text}, at least {estimates.AUTO_GAIN}"
+    return (
+        Mode.NONE,
+        f"HiSparse would give {text}; host reads cost more than that below {estimates.AUTO_GAIN}",
+    )
+
+
+def _with_hisparse(room: Room, reason: str, fits: Fits | None) -> Plan | Shortfall:
+    model, target = room.model, room.target
+    layout = tier_layout(room)
+    gpu_blocks = room.budget // layout.gpu_block_bytes
+    if gpu_blocks < layout.admission_blocks(target.max_tokens):
+        needed = layout.admission_blocks(target.max_tokens) * layout.gpu_block_bytes
+        return hbm_shortfall(room, Mode.HISPARSE, needed=needed, fits=fits)
+    copies = target.data * (1 if layout.shared else target.tp)
+    minimum = layout.minimum_host_blocks(target.max_tokens) * layout.host_block_bytes
+    space = host_room(room)
+    per_token = indexer_offload_token_bytes(model, tensor=target.tp)
+    pool = _wanted_pool(room, layout, gpu_blocks, minimum, copies, space)
+    needed = pool * copies
+    if space is not None and needed * 100 > space * RAM_CHECK_PERCENT:
+        return host_shortfall(room, layout, pool=pool, minimum=minimum, copies=copies, space=space)
+    host_blocks = pool // layout.host_block_bytes
+    offload, warnings = _indexer_offload(target, per_token, host_blocks * layout.block_tokens, needed, space)
+    warnings += _private_pool_warning(target, layout, pool, copies)
+    shm = (needed if layout.shared else 0) + offload + _SHM_FLOOR
+    host = HostMemory(
+        pool=pool,
+        physical=needed + offload,
+        shared=layout.shared,
+        indexer_offload=offload,
+        shm=shm,
+        overhead=overhead_bytes(target),
+        pod=target.memory_bytes or needed + offload + overhead_bytes(target),
+    )
+    terms = (
+        Term(
+            "host pool",
+            needed,
+            f"{host_blocks:,} blocks of {layout.host_block_bytes:,} B"
+            + ("" if copies == 1 else f", {copies} copies")
+            + (" (one shared by all ranks)" if layout.shared else " (private)"),
+        ),
+        Term(
+            "indexer offload",
+            offload,
+            f"{decimal(per_token)} B per host-pool token: repeated prefixes stay warm",
+        ),
+        Term("overhead", overhead_bytes(target), "16 GiB + 4 GiB per GPU, until measured", estimate=True),
+    )
+    rows = tuple(_row(room, tokens, layout, gpu_blocks, host_blocks) for tokens in _lengths(target))
+    steady = layout.concurrency(gpu_blocks, host_blocks, target.typical) * target.data
+    return _finish(
+        room,
+        mode=Mode.HISPARSE,
+        mode_reason=reason,
+        tiered=layout,
+        gpu_blocks=gpu_blocks,
+        host_blocks=host_blocks,
+        host=host,
+        host_terms=terms,
+        rows=rows,
+        requests=steady,
+        admission=layout.admission_concurrency(gpu_blocks, host_blocks, target.max_tokens) * target.data,
+        warnings=tuple(warnings),
+    )
+
+
+def _wanted_pool(
+    room: Room, layout: HiSparseLayout, gpu_blocks: int, minimum: int, copies: int, space: int | None
+) -> int:
+    """The logical pool of one data-parallel replica: as asked, else where HBM binds at maxTokens or the node ends."""
+    target = room.target
+    if target.host_pool_bytes is not None:
+        return target.host_pool_bytes
+    if target.pool_requests is not None and target.pool_tokens is not None:
+        blocks = target.pool_requests * layout.host_request_blocks(target.pool_tokens) + 2
+        return whole_gib(max(blocks * layout.host_block_bytes, minimum))
+    useful = layout.gpu_concurrency(gpu_blocks, target.max_tokens) * layout.host_request_blocks(target.max_tokens)
+    pool = whole_gib((int(useful) + 2) * layout.host_block_bytes)
+    if space is not None:
+        # keep the indexer offload beside the pool: both grow with the pool's tokens
+        pinned = Fraction(layout.host_block_bytes * copies, layout.block_tokens)
+        share = pinned / (pinned + indexer_offload_token_bytes(room.model, tensor=target.tp) * target.data)
+        give = int(Fraction(space * RAM_CHECK_PERCENT, 100 * copies) * share)
+        pool = min(pool, give // GIB * GIB)
+    return max(pool, whole_gib(minimum))
+
+
+def _indexer_offload(
+    target: Target, per_token: Fraction, pool_tokens: int, pinned: int, space: int | None
+) -> tuple[int, list[str]]:
+    """(bytes on the node, warnings)."""
+    without = "repeated prefixes are prefilled again once other prompts have passed through HBM"
+    if target.indexer_offload is False:
+        return 0, [f"the indexer offload is off: {without}"]
+    size = target.indexer_offload_bytes or whole(int(per_token * pool_tokens), 64 * MIB)
+    total = size * target.data
+    if space is not None and pinned + total > space:
+        return 0, [f"{format_bytes(total)} for the indexer offload do not fit beside the host pool: {without}"]
+    return total, []
+
+
+def _private_pool_warning(target: Target, layout: HiSparseLayout, pool: int, copies: int) -> list[str]:
+    if layout.shared or copies == target.data:
+        return []
+    every = f"each of {target.tp} ranks pins its own {format_bytes(pool)}, {format_bytes(pool * copies)} in all"
+    return [f"the host pool cannot be shared: {every}"]
+
+
+def _without_tier(room: Room, mode: Mode, reason: str, blocks: int) -> Plan | Shortfall:
+    target = room.target
+    space = host_room(room)
+    warnings: list[str] = []
+    offload = 0
+    if mode is Mode.OFFLOAD:
+        offload = (target.host_pool_bytes or min(_OFFLOAD_CEILING, space or _OFFLOAD_CEILING)) * target.data
+        warnings.append(
+            "mode Offload keeps evicted prefixes in host memory; it does not raise the feasible context, since a "
+            "running request is wholly in HBM"
+        )
+    overhead = overhead_bytes(target)
+    own = target.memory_bytes
+    if (space is not None and offload > space) or (space == 0 and own is None):
+        return Shortfall(
+            model=room.model,
+            node=room.node,
+            target=target,
+            reason="HostMemoryInsufficient",
+            limit=Limit(
+                Resource.HOST_MEMORY,
+                f"{format_bytes(offload + overhead)} of host memory are needed (offload {format_bytes(offload)} + "
+                f"overhead {format_bytes(overhead)}) and {room.node.product} nodes give "
+                f"{format_bytes(room.node.host_memory_bytes or own or 0)}",
+                (
+                    "lower kvTier.hostPool.size, or set resources.memory to what the engine really needs"
+                    if mode is Mode.OFFLOAD
+                    else "set resources.memory to what the engine really needs, or use nodes with more memory"
+                ),
+            ),
+            needed=offload + overhead,
+            available=room.node.host_memory_bytes or own or 0,
+            hbm=room.hbm,
+            mode=mode,
+        )
+    host = HostMemory(
+        pool=offload,
+        physical=offload,
+        shared=False,
+        indexer_offload=0,
+        shm=offload + _SHM_FLOOR,
+        overhead=overhead,
+        pod=own or offload + overhead,
+    )
+    terms = (
+        *((Term("offload region", offload, "OffloadingConnector cpu_bytes_to_use, in /dev/shm"),) if offload else ()),
+        Term("overhead", overhead, "16 GiB + 4 GiB per GPU, until measured", estimate=True),
+    )
+    rows = tuple(_row(room, tokens, None, blocks, 0) for tokens in _lengths(target))
+    return _finish(
+        room,
+        mode=mode,
+        mode_reason=reason,
+        tiered=None,
+        gpu_blocks=blocks,
+        host_blocks=0,
+        host=host,
+        host_terms=terms,
+        rows=rows,
+        requests=room.plain.concurrency(blocks, target.typical) * target.data,
+        admission=room.plain.concurrency(blocks, target.max_tokens) * target.data,
+        warnings=tuple(warnings),
+    )
+
+
+def _lengths(target: Target) -> tuple[int, ...]:
+    """8K, 32K, 128K, 512K and 1M as far as they go, with typicalTokens and maxTokens."""
+    usual = (8_192, 32_768, 131_072, 524_288, 1_048_576)
+    return tuple(sorted({*(n for n in usual if n <= target.max_tokens), target.typical, target.max_tokens}))
+
+
+def _row(room: Room, tokens: int, layout: HiSparseLayout | None, gpu_blocks: int, host_blocks: int) -> LengthRow:
+    data = room.target.data
+    plain = room.plain.concurrency(room.budget // room.plain.block_bytes, tokens) * data
+    tier = layout.concurrency(gpu_blocks, host_blocks, tokens) * data if layout else plain
+    gain = tier / plain if layout and plain >= 1 else None
+    return LengthRow(
+        tokens=tokens,
+        plain=plain,
+        tier=tier,
+        gain=gain,
+        speedup=gain / estimates.HOST_READ_SLOWDOWN if gain is not None else None,
+        prefill_seconds=estimates.prefill_seconds(
+            room.model, room.node.gpu, tokens, ranks=room.target.tp * room.target.pipeline
+        ),
+    )
+
+
+def _finish(
+    room: Room,
+    *,
+    mode: Mode,
+    mode_reason: str,
+    tiered: HiSparseLayout | None,
+    gpu_blocks: int,
+    host_blocks: int,
+    host: HostMemory,
+    host_terms: tuple[Term, ...],
+    rows: tuple[LengthRow, ...],
+    requests: Fraction,
+    admission: Fraction,
+    warnings: tuple[str, ...],
+) -> Plan:
+    target = room.target
+    by_tokens = {row.tokens: row for row in rows}
+    at_max, at_typical = by_tokens[target.max_tokens], by_tokens[target.typical]
+    seqs = target.max_requests or min(_MAX_REQUESTS, max(1, int(requests)))
+    return Plan(
+        model=room.model,
+        node=room.node,
+        target=target,
+        mode=mode,
+        mode_reason=mode_reason,
+        kv_dtype=room.kv_dtype,
+        kv_dtype_reason=room.kv_reason,
+        hbm=(*room.hbm, Term("KV cache", room.budget, f"{gpu_blocks:,} blocks")),
+        kv_budget=room.budget,
+        plain=room.plain,
+        tiered=tiered,
+        gpu_blocks=gpu_blocks,
+        host_blocks=host_blocks,
+        host=host,
+        host_terms=host_terms,
+        seconds=lifecycle_seconds(room, mode, host, at_max),
+        max_requests=seqs,
+        max_batched_tokens=room.batched,
+        curve=rows,
+        at_max=at_max,
+        at_typical=at_typical,
+        admission_at_max=admission,
+        pays_above=pays_above(tiered, at_typical),
+        limit=binding(room, tiered, gpu_blocks, host_blocks, host, seqs, requests),
+        warnings=(*warnings, *warnings_of(room)),
+    )

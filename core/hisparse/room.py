@@ -1,0 +1,101 @@
+"""The room that one replica has on one node class: HBM for KV on each GPU and host memory for pools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hisparse import estimates
+from hisparse.hardware import NodeClass, format_memory
+from hisparse.kv import HiSparseLayout, PlainLayout, hisparse_layout
+from hisparse.model import ModelFacts
+from hisparse.plan import Target, Term
+from hisparse.units import GIB, format_bytes
+
+RAM_CHECK_PERCENT = 95
+"""The engine refuses a pool larger than this share of the RAM that it finds available."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What one attempt has to work with."""
+
+    model: ModelFacts
+    node: NodeClass
+    target: Target
+    kv_dtype: str
+    kv_reason: str
+    batched: int
+    hbm: tuple[Term, ...]
+    budget: int
+    plain: PlainLayout
+
+
+def hbm_terms(model: ModelFacts, node: NodeClass, target: Target, batched: int) -> tuple[tuple[Term, ...], int]:
+    """(terms of one GPU, what is left for KV). The terms add up to the card's memory."""
+    gpu, total = node.gpu, node.gpu.memory_bytes
+    usable = total * target.utilization_percent // 100
+    ranks = target.gpus if target.expert else target.tp * target.pipeline
+    world = target.tp * target.pipeline
+    terms = (
+        Term(
+            "left free",
+            total - usable,
+            f"{100 - target.utilization_percent} % of {format_memory(gpu)} (gpuMemoryUtilizationPercent "
+            f"{target.utilization_percent}); prefill workspace grows into it",
+        ),
+        Term(
+            "weights",
+            -(-model.weight_bytes // ranks),
+            f"{format_bytes(model.weight_bytes)} over {ranks} GPUs: {model.weight_source}",
+            estimate=target.expert,
+        ),
+        Term(
+            "peak activation",
+            estimates.activation_bytes(batched),
+            f"profile run at max_num_batched_tokens {batched}; 4.8 to 5.6 GiB at 8192 in public logs",
+            estimate=True,
+        ),
+        Term(
+            "position tables",
+            estimates.position_table_bytes(model, target.max_tokens),
+            f"grow with max_model_len {target.max_tokens}, outside the KV budget",
+            estimate=True,
+        ),
+        Term(
+            "CUDA context and NCCL",
+            estimates.non_torch_bytes(world),
+            f"{world} rank(s) per engine",
+            estimate=True,
+        ),
+        Term("CUDA graphs", estimates.graph_bytes(), "captured decode batches", estimate=True),
+    )
+    return terms, total - sum(term.bytes for term in terms)
+
+
+def tier_layout(room: Room) -> HiSparseLayout:
+    return hisparse_layout(
+        room.model,
+        room.kv_dtype,
+        room.node.gpu,
+        max_batched_tokens=room.batched,
+        shared=shared_pool(room.target),
+        device_buffer=room.target.device_buffer_tokens,
+    )
+
+
+def shared_pool(target: Target) -> bool:
+    """Whether all ranks of a replica map one pool (vLLM v1/hisparse/runtime.py); else each pins its own."""
+    return target.sharing != "Private" and target.tp > 1 and target.pipeline == 1
+
+
+def overhead_bytes(target: Target) -> int:
+    return 16 * GIB + 4 * GIB * target.gpus
+
+
+def host_room(room: Room) -> int | None:
+    """Host memory for pools: the node's, or the user's own limit, less overhead."""
+    limits = [m for m in (room.node.host_memory_bytes, room.target.memory_bytes) if m is not None]
+    if not limits:
+        return None
+    overhead = overhead_bytes(room.target) if room.target.memory_bytes is None else 4 * GIB
+    return max(0, min(limits) - overhead)
