@@ -48,7 +48,7 @@ GPUS: tuple[Gpu, ...] = (
         hbm_bytes_per_second=4_800_000_000_000,
         host_bytes_per_second=55_300_000_000,
         products=("NVIDIA-H200", "NVIDIA-H200-NVL"),
-        source="139.81 GiB in public vLLM logs of an H200; host reads measured on an H200 SXM; HBM from the data sheet",
+        source="139.81 GiB in public vLLM logs (139.80 with driver 580.159); host reads measured; HBM: data sheet",
     ),
     Gpu(
         name="h100",

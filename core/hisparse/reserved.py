@@ -173,4 +173,4 @@ RESERVED_KEY_PREFIXES: Final = ("app.kubernetes.io/", "inference.hisparse.dev/",
 # Volumes and containers whose names begin so are the operator's: it may add one without breaking anybody's overlay.
 RESERVED_NAME_PREFIX: Final = "hisparse-"
 ENGINE_CONTAINER: Final = "engine"
-RESERVED_PATHS: Final = ("/dev/shm", "/etc/hisparse", "/models", "/cache")  # noqa: S108  mount paths in a pod
+RESERVED_PATHS: Final = ("/dev/shm", "/etc/hisparse", "/models", "/cache")

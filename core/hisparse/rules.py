@@ -65,11 +65,7 @@ class Rule:
 
     def fault(self, value: object) -> str | None:
         """The message, where the rule does not hold for this value."""
-        return (
-            None
-            if self.holds(value)
-            else _PLACEHOLDER.sub(lambda found: self._word(found[1], value), self.message)
-        )
+        return None if self.holds(value) else _PLACEHOLDER.sub(lambda found: self._word(found[1], value), self.message)
 
     def validation(self) -> dict[str, str] | None:
         """The rule as an entry of x-kubernetes-validations; None where only Python can judge it."""
@@ -106,9 +102,7 @@ class Rule:
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return with_rules(handler(schema), (self,), handler)
 
 
@@ -142,15 +136,11 @@ class Strict(BaseModel):
         return self
 
     @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return with_rules(handler(schema), cls.rules, handler)
 
 
-def with_rules(
-    schema: JsonSchemaValue, rules: tuple[Rule, ...], handler: GetJsonSchemaHandler
-) -> JsonSchemaValue:
+def with_rules(schema: JsonSchemaValue, rules: tuple[Rule, ...], handler: GetJsonSchemaHandler) -> JsonSchemaValue:
     """The schema with the rules that the API server can judge added to it."""
     entries = [entry for rule in rules if (entry := rule.validation()) is not None]
     if entries:
@@ -304,7 +294,8 @@ def IsQuantity(example: str) -> Rule:  # noqa: N802
     """A Kubernetes quantity above zero."""
     return Rule(
         'isQuantity(string(self)) && quantity(string(self)).compareTo(quantity("0")) > 0',
-        f'"{{self}}" is not a quantity above 0; write a number and, without a space, Ki, Mi, Gi or Ti, as in "{example}"',
+        f'"{{self}}" is not a quantity above 0; write a number and, without a space, '
+        f'Ki, Mi, Gi or Ti, as in "{example}"',
         lambda value: (_quantity(value) or 0) > 0,
     )
 
@@ -341,14 +332,28 @@ def DurationBetween(low: str, high: str, advice: str) -> tuple[Rule, Rule]:  # n
         return compiled.fullmatch(value) is None or least <= exact_seconds(value) <= most
 
     return (
-        Form(
-            _DURATION_FORM, "a duration", 'write numbers with the units h, m, s or ms, as in "15m" or "1h30m"'
-        ),
+        Form(_DURATION_FORM, "a duration", 'write numbers with the units h, m, s or ms, as in "15m" or "1h30m"'),
         Rule(
             f'!{cel_is_duration()} || (duration(self) >= duration("{low}") && duration(self) <= duration("{high}"))',
             f'"{{self}}" is not between {low} and {high}; {advice}',
             within,
         ),
+    )
+
+
+def NotLonger(low: str, high: str, why: str) -> Rule:  # noqa: N802
+    """One duration of the block is at most another; judged where both are set."""
+
+    def holds(block: object) -> bool:
+        short, long = at_path(block, low), at_path(block, high)
+        return not isinstance(short, str) or not isinstance(long, str) or exact_seconds(short) <= exact_seconds(long)
+
+    return Rule(
+        f"!({cel_has(low, high)}) || !{cel_is_duration(low)} || !{cel_is_duration(high)}"
+        f" || duration(self.{low}) <= duration(self.{high})",
+        f"{{{high}}} is shorter than {low}, which is {{{low}}}; {why}",
+        holds,
+        field=high,
     )
 
 

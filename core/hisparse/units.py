@@ -43,7 +43,7 @@ _TOKENS = re.compile(r"(?P<number>[0-9]{1,18}(?:\.[0-9]{1,18})?)(?P<suffix>[kKmM
 
 
 def parse_quantity(text: str) -> int:
-    """The whole number that a Kubernetes quantity means, rounded up as Kubernetes does ("1.5Ti", "64Gi", "500m", "2e3").
+    """The whole number that a Kubernetes quantity means, rounded up as there ("1.5Ti", "64Gi", "500m", "2e3").
 
     Raises UnitError for anything that Kubernetes would not read as a quantity.
     """
@@ -108,10 +108,7 @@ def exact_seconds(text: str) -> Fraction:
             f'"{shortened(text)}" is not a duration; write numbers with the units h, m, s or ms, as in "15m" or "1h30m"'
         )
     return sum(
-        (
-            Fraction(part["number"].rstrip(".")) * _SECONDS[part["unit"]]
-            for part in _DURATION_PART.finditer(text)
-        ),
+        (Fraction(part["number"].rstrip(".")) * _SECONDS[part["unit"]] for part in _DURATION_PART.finditer(text)),
         start=Fraction(0),
     )
 
@@ -132,11 +129,7 @@ def parse_tokens(text: str) -> int:
     Only the command line reads this; objects hold plain integers, so that nobody has to ask whether K is 1000.
     """
     match = _TOKENS.fullmatch(text)
-    value = (
-        Fraction(match["number"]) * {"": 1, "k": KIB, "m": MIB}[match["suffix"].lower()]
-        if match
-        else Fraction(0)
-    )
+    value = Fraction(match["number"]) * {"": 1, "k": KIB, "m": MIB}[match["suffix"].lower()] if match else Fraction(0)
     if value <= 0 or value.denominator != 1:
         raise UnitError(
             f'"{shortened(text)}" is not a count of tokens; write a whole number above 0, or one with '

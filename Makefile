@@ -1,0 +1,57 @@
+# setup installs what is locked into .venv; every other target calls it. Downloads and builds are kept by version
+# under ~/.cache/hisparse (HISPARSE_CACHE puts them elsewhere).
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+CACHE := $(or $(HISPARSE_CACHE),$(HOME)/.cache/hisparse)
+UV := $(CACHE)/uv-0.13.8/bin/uv
+BIN := .venv/bin
+PYTHON ?= python3
+# only `make demo KUBECONFIG=...` goes to a cluster of yours, never a KUBECONFIG that the shell happens to export
+CLUSTER := $(if $(filter command line,$(origin KUBECONFIG)),--kubeconfig $(KUBECONFIG))
+
+help:        ## what can be made
+	@grep -hE '^[a-z0-9-]+: .*##|^[a-z0-9-]+:  *##' Makefile | sed -E 's/:.*##/\t/' | expand -t 14
+
+setup: .venv/.synced  ## Python environment in .venv (about a minute the first time; no torch, no vLLM)
+
+.venv/.synced: pyproject.toml uv.lock
+	@command -v $(PYTHON) >/dev/null || { echo "setup needs Python 3.11 or newer as $(PYTHON)"; exit 1; }
+	@test -x $(UV) || { echo "setup: installing uv"; $(PYTHON) -m venv $(CACHE)/uv-0.13.8 && $(CACHE)/uv-0.13.8/bin/pip install -q uv==0.13.8; }
+	@echo "setup: installing the locked packages (about a minute the first time)"
+	@env -u PIP_FIND_LINKS -u VIRTUAL_ENV $(UV) sync -q --frozen --extra dev --python $(PYTHON)
+	@touch $@
+
+control-plane: setup
+	@$(BIN)/python -m hisparse_testenv tools --group control-plane
+
+demo: control-plane  ## the main job, start to finish, on a local control plane (or: make demo KUBECONFIG=...)
+	@$(BIN)/hisparse demo $(CLUSTER)
+
+test: control-plane  ## every test that needs no root: pure, property and against a real API server
+	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not e2e"
+
+test-e2e: setup  ## a real kubelet and a real vLLM (root, Debian; about 25 minutes the first time)
+	@$(BIN)/python -m hisparse_testenv tools --group control-plane --group real-node
+	$(BIN)/pytest -q -m e2e
+
+lint: setup  ## ruff, mypy --strict, import contracts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+generate: setup  ## CRD and field reference
+	$(BIN)/python -m hisparse_toolkit.generate
+
+verify: generate  ## generated files are what the code generates, and valid
+	git diff --exit-code -- crds docs/reference
+	$(BIN)/pytest -q tests/contract -m "not cluster"
+
+bench: setup  ## timings of the planner, in one run
+	$(BIN)/python tests/bench/bench_plan.py
+
+clean:       ## what was built in this folder (not the cache)
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+
+.PHONY: help setup control-plane demo test test-e2e lint generate verify bench clean

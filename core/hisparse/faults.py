@@ -1,0 +1,182 @@
+"""From a mapping to a model, or to every fault that can be told at once, in words for the person who wrote it."""
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeAlias, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails
+
+from hisparse.errors import SpecError, SpecErrors
+from hisparse.rules import RULE_ERROR, Rule
+from hisparse.units import shortened
+
+_Model = TypeVar("_Model", bound=BaseModel)
+_Path: TypeAlias = tuple[str | int, ...]
+
+
+def judged(model: type[_Model], raw: Mapping[str, object], root: str) -> _Model:
+    """The model that the mapping holds. Raises SpecErrors; fields are told as paths below `root`."""
+    try:
+        return _validated(model, raw)
+    except ValidationError as error:
+        faults = _all_faults(model, raw, error)
+    raise SpecErrors(SpecError(_field(root, path), message) for path, message in faults)
+
+
+def _validated(model: type[_Model], raw: object) -> _Model:
+    # Through JSON, because that is what the API server sees: "8" is no number there, and a tuple or date is no value.
+    return model.model_validate_json(json.dumps(raw, default=str), by_alias=True, by_name=False)
+
+
+def _all_faults(model: type[BaseModel], raw: object, error: ValidationError) -> list[tuple[_Path, str]]:
+    """Every fault: a block's own rules are only judged once its fields are sound, so look again without the bad ones."""
+    details = error.errors(include_url=False)
+    faults = [(_path(detail), _message(model, detail)) for detail in details]
+    bad = [_path(detail) for detail in details]
+    try:
+        _validated(model, _without(json.loads(json.dumps(raw, default=str)), bad))
+    except ValidationError as again:
+        for detail in again.errors(include_url=False):
+            path, message = _path(detail), _message(model, detail)
+            if detail["type"] == RULE_ERROR and (path, message) not in faults and not _touches(detail, path, bad):
+                faults.append((path, message))
+    return faults
+
+
+def _touches(detail: ErrorDetails, path: _Path, bad: list[_Path]) -> bool:
+    """Whether a broken rule looks at a field that was left out, and so speaks of a hole that we made."""
+    rule = detail["ctx"].get("rule")
+    if not isinstance(rule, Rule):
+        return False
+    block = path[: len(path) - len(rule.field.split("."))] if rule.field else path
+    names = [(*block, *name.split(".")) for name in rule.names()]
+    if not names:
+        return any(one[: len(block)] == block for one in bad)
+    # A block that lost a field is still there, which is all that a rule asks of it; a list that lost an item is another.
+    return any(
+        name[: len(one)] == one or (one[: len(name)] == name and isinstance(one[len(name)], int))
+        for name in names
+        for one in bad
+    )
+
+
+def _without(raw: Any, paths: list[_Path]) -> Any:  # noqa: ANN401  JSON
+    for path in sorted(paths, key=_depth_and_place, reverse=True):
+        at = raw
+        try:
+            for step in path[:-1]:
+                at = at[step]
+            if path:
+                del at[path[-1]]
+        except (KeyError, IndexError, TypeError):
+            continue
+    return raw
+
+
+def _depth_and_place(path: _Path) -> tuple[int, list[tuple[bool, int, str]]]:
+    # later items of a list go first, so that earlier ones keep their place
+    return len(path), [(isinstance(step, int), step if isinstance(step, int) else 0, str(step)) for step in path]
+
+
+# what pydantic adds to a location for its own unions and dictionary keys
+_INNER_STEPS: Final = frozenset({"[key]", "str", "int", "function-after[str(), int]", "constrained-str"})
+
+
+def _path(detail: ErrorDetails) -> _Path:
+    return tuple(step for step in detail["loc"] if step not in _INNER_STEPS)
+
+
+def _field(root: str, path: _Path) -> str:
+    steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return f"{root}{steps}"
+
+
+def _message(model: type[BaseModel], detail: ErrorDetails) -> str:
+    """What to tell for an error that pydantic found itself; rules bring their own words."""
+    kind, given = detail["type"], _shown(detail.get("input"))
+    context = detail.get("ctx", {})
+    path = _path(detail)
+    if kind == RULE_ERROR:
+        return str(context["message"])
+    if kind == "missing":
+        return f"is needed and not set; {_meaning(model, path)}"
+    if kind == "extra_forbidden":
+        return f"unknown field{_near(str(path[-1]), _siblings(model, path))}"
+    if kind == "enum":
+        known = [word.strip("'") for word in str(context["expected"]).replace(" or ", ", ").split(", ")]
+        return f"{given} is not known; set one of {', '.join(known)}{_near(given.strip(chr(34)), known)}"
+    if kind in _TYPES:
+        return f"{given} is not {_TYPES[kind]}"
+    if kind in _LENGTHS:
+        limit = next(iter(context[key] for key in ("max_length", "min_length") if key in context))
+        return f"{given} is {_LENGTHS[kind].format(limit=limit)}"
+    return f"{given}: {detail['msg']}"
+
+
+_TYPES: Final[Mapping[str, str]] = {
+    "int_type": "a whole number; write digits without quotes, as in 8",
+    "int_parsing": "a whole number; write digits without quotes, as in 8",
+    "int_from_float": "a whole number; write digits without a point, as in 8",
+    "int_parsing_size": "a whole number of 64 bits; write a smaller one",
+    "string_type": 'text; put it in quotes, as in "0.33"',
+    "bool_type": "true or false; write one of them without quotes",
+    "list_type": "a list; start each item with a dash",
+    "dict_type": "a block of fields; indent its fields below it",
+    "model_type": "a block of fields; indent its fields below it",
+    "model_attributes_type": "a block of fields; indent its fields below it",
+}
+_LENGTHS: Final[Mapping[str, str]] = {
+    "string_too_long": "too long; {limit} characters are the most",
+    "string_too_short": "too short; {limit} characters are the least",
+    "too_long": "too many; {limit} are the most",
+    "too_short": "too few; {limit} are the least",
+}
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return f'"{shortened(value)}"'
+    return shortened(json.dumps(value, default=str))
+
+
+def _near(name: str, known: list[str]) -> str:
+    folded = {other.lower(): other for other in known}
+    close = difflib.get_close_matches(name.lower(), folded, n=1)
+    return f'; did you mean "{folded[close[0]]}"?' if close else ""
+
+
+def _meaning(model: type[BaseModel], path: _Path) -> str:
+    block = _block(model, path[:-1])
+    for name, field in block.model_fields.items() if block else ():
+        if to_camel(name) == path[-1] and field.description:
+            return f"it says: {field.description[0].lower()}{field.description[1:]}".split("\n")[0]
+    return "set it"
+
+
+def _siblings(model: type[BaseModel], path: _Path) -> list[str]:
+    block = _block(model, path[:-1])
+    return [to_camel(name) for name in block.model_fields] if block else []
+
+
+def _block(model: type[BaseModel], path: _Path) -> type[BaseModel] | None:
+    """The model that stands at a path."""
+    block = model
+    for step in path:
+        if isinstance(step, int):
+            continue
+        field = next((field for name, field in block.model_fields.items() if to_camel(name) == step), None)
+        models = list(_models(field.annotation)) if field else []
+        if not models:
+            return None
+        block = models[0]
+    return block
+
+
+def _models(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in getattr(annotation, "__args__", ()):
+        yield from _models(inner)
