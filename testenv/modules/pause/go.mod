@@ -1,0 +1,3 @@
+module hisparse.dev/testenv/pause
+
+go 1.24.0
