@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hisparse.estimates import ENDPOINT_GRACE_SECONDS, SHUTDOWN_TIMEOUT_SECONDS
 from hisparse.plan import Mode, Plan
 from hisparse.units import GIB
 
@@ -22,7 +23,6 @@ TEMPLATE_VERSION = 1
 
 ENGINE_PORT = 8000
 LAUNCHER_PORT = 8001
-ENDPOINT_GRACE_SECONDS = 10
 LAUNCH_SCHEMA = "hisparse.dev/launch/v1"
 
 
@@ -136,13 +136,14 @@ def serve_flags(
         flags.append(Flag("--hf-overrides", _rope(plan), "context.ropeScaling"))
     if trust_remote_code:
         flags.append(Flag("--trust-remote-code", None, "model.trustRemoteCode"))
-    flags.append(
+    flags += [
         Flag(
             "--shutdown-timeout",
-            str(plan.seconds.drain),
-            "SIGTERM lets running requests finish instead of cutting them",
-        )
-    )
+            str(SHUTDOWN_TIMEOUT_SECONDS),
+            "the launcher drains before SIGTERM; this is for requests that slipped in meanwhile",
+        ),
+        Flag("--disable-access-log-for-endpoints", "/health,/metrics,/v1/models", "the launcher asks twice a second"),
+    ]
     return tuple(flags)
 
 

@@ -14,6 +14,12 @@ from hisparse.units import GIB
 HOST_READ_SLOWDOWN = Fraction(27, 10)
 """Inter-token latency of a request that reads KV from host over one that reads HBM: 2.68-2.70 at 1 to 11 requests."""
 
+ENDPOINT_GRACE_SECONDS = 10
+"""Between not ready and the last request that an endpoint controller or client still sends."""
+
+SHUTDOWN_TIMEOUT_SECONDS = 60
+"""What vLLM itself waits for requests after SIGTERM; the launcher has drained before."""
+
 AUTO_GAIN = 3
 """Concurrency gain from which mode Auto takes the tier: below it host reads cost more than they gain."""
 

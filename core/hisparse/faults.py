@@ -19,43 +19,79 @@ _Path: TypeAlias = tuple[str | int, ...]
 
 def judged(model: type[_Model], raw: Mapping[str, object], root: str) -> _Model:
     """The model that the mapping holds. Raises SpecErrors; fields are told as paths below `root`."""
+    # Through JSON, because that is what the API server sees: "8" is no number there, and a date is text.
+    document = json.loads(json.dumps(raw, default=str))
+    nulls = list(_nulls(model, document, ()))
+    faults = [(path, "null is no value; remove the line, or write one") for path, optional in nulls if not optional]
+    # a default of the schema fills a null, so that one is as good as absent
+    document = _without(document, [path for path, _ in nulls])
     try:
-        return _validated(model, raw)
+        sound = _validated(model, document)
     except ValidationError as error:
-        faults = _all_faults(model, raw, error)
+        faults = _all_faults(model, document, error, faults)
+    else:
+        if not faults:
+            return sound
     raise SpecErrors(SpecError(_field(root, path), message) for path, message in faults)
 
 
-def _validated(model: type[_Model], raw: object) -> _Model:
-    # Through JSON, because that is what the API server sees: "8" is no number there, and a tuple or date is no value.
-    return model.model_validate_json(json.dumps(raw, default=str), by_alias=True, by_name=False)
+def _validated(model: type[_Model], document: object) -> _Model:
+    return model.model_validate_json(json.dumps(document), by_alias=True, by_name=False)
 
 
-def _all_faults(model: type[BaseModel], raw: object, error: ValidationError) -> list[tuple[_Path, str]]:
-    """Every fault: a block's own rules are only judged once its fields are sound, so look again without the bad ones."""
-    details = error.errors(include_url=False)
-    faults = [(_path(detail), _message(model, detail)) for detail in details]
-    bad = [_path(detail) for detail in details]
-    try:
-        _validated(model, _without(json.loads(json.dumps(raw, default=str)), bad))
-    except ValidationError as again:
-        for detail in again.errors(include_url=False):
-            path, message = _path(detail), _message(model, detail)
-            if detail["type"] == RULE_ERROR and (path, message) not in faults and not _touches(detail, path, bad):
-                faults.append((path, message))
+def _nulls(model: type[BaseModel], value: object, path: _Path) -> Iterator[tuple[_Path, bool]]:
+    """Fields that are written and null, and whether the schema has a default for them."""
+    if isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from _nulls(model, item, (*path, place))
+    if not isinstance(value, dict):
+        return
+    for name, field in model.model_fields.items():
+        step = to_camel(name)
+        if step in value and value[step] is None:
+            yield (*path, step), field.default is not None and not field.is_required()
+        for block in _models(field.annotation):
+            yield from _nulls(block, value.get(step), (*path, step))
+
+
+def _all_faults(
+    model: type[BaseModel], document: object, error: ValidationError, known: list[tuple[_Path, str]]
+) -> list[tuple[_Path, str]]:
+    """Every fault: a block's rules are judged once all in it is sound, so look again without what is not."""
+    faults = list(known)
+    bad = [path for path, _ in known]
+    new = [detail for detail in error.errors(include_url=False) if _heard(detail, bad)]
+    while new:
+        faults += [(_path(detail), _message(model, detail)) for detail in new]
+        bad += [_path(detail) for detail in new]
+        try:
+            _validated(model, _without(json.loads(json.dumps(document)), bad))
+        except ValidationError as again:
+            new = [
+                detail
+                for detail in again.errors(include_url=False)
+                if detail["type"] == RULE_ERROR and _heard(detail, bad)
+            ]
+        else:
+            break
     return faults
+
+
+def _heard(detail: ErrorDetails, bad: list[_Path]) -> bool:
+    """Whether the fault is one of the object, and not of the holes that we made in it."""
+    return _path(detail) not in bad and not _touches(detail, _path(detail), bad)
 
 
 def _touches(detail: ErrorDetails, path: _Path, bad: list[_Path]) -> bool:
     """Whether a broken rule looks at a field that was left out, and so speaks of a hole that we made."""
-    rule = detail["ctx"].get("rule")
+    rule = detail.get("ctx", {}).get("rule")
     if not isinstance(rule, Rule):
         return False
     block = path[: len(path) - len(rule.field.split("."))] if rule.field else path
     names = [(*block, *name.split(".")) for name in rule.names()]
     if not names:
         return any(one[: len(block)] == block for one in bad)
-    # A block that lost a field is still there, which is all that a rule asks of it; a list that lost an item is another.
+    # A block that lost a field is still there, which is all that a rule asks; a list that lost an item is another.
     return any(
         name[: len(one)] == one or (one[: len(name)] == name and isinstance(one[len(name)], int))
         for name in names
@@ -81,12 +117,8 @@ def _depth_and_place(path: _Path) -> tuple[int, list[tuple[bool, int, str]]]:
     return len(path), [(isinstance(step, int), step if isinstance(step, int) else 0, str(step)) for step in path]
 
 
-# what pydantic adds to a location for its own unions and dictionary keys
-_INNER_STEPS: Final = frozenset({"[key]", "str", "int", "function-after[str(), int]", "constrained-str"})
-
-
 def _path(detail: ErrorDetails) -> _Path:
-    return tuple(step for step in detail["loc"] if step not in _INNER_STEPS)
+    return tuple(detail["loc"])
 
 
 def _field(root: str, path: _Path) -> str:

@@ -40,8 +40,10 @@ class IntOrText:
     """A quantity in YAML may be a bare number; inside it is always text."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        number = core_schema.no_info_after_validator_function(str, core_schema.int_schema(strict=True))
-        return core_schema.union_schema([core_schema.str_schema(strict=True, max_length=64), number])
+        return core_schema.no_info_before_validator_function(
+            lambda value: str(value) if type(value) is int else value,
+            core_schema.str_schema(strict=True, max_length=64),
+        )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {
@@ -77,6 +79,7 @@ def _text(longest: int) -> JsonSchemaValue:
     return {"type": "string", "minLength": 1, "maxLength": longest}
 
 
+_BINARY: Final = 'write a number and, without a space, Ki, Mi, Gi or Ti, as in "200Gi"'
 Quantity: TypeAlias = Annotated[str, IntOrText()]
 FreeForm: TypeAlias = Annotated[dict[str, Any], _FreeForm()]
 Positive: TypeAlias = Annotated[int, Between(1, 2**53 - 1, "set a whole number above 0")]
@@ -102,6 +105,7 @@ AbsolutePath: TypeAlias = Annotated[
         '!self.split("/").exists(part, part == "..")',
         '"{self}" leads upwards; write the path without ".."',
         lambda value: ".." not in value.split("/"),
+        must='without ".."',
     ),
 ]
 RelativePath: TypeAlias = Annotated[
@@ -116,6 +120,7 @@ RelativePath: TypeAlias = Annotated[
         '!self.split("/").exists(part, part == "..")',
         '"{self}" leads out of the volume; write the path without ".."',
         lambda value: ".." not in value.split("/"),
+        must='without ".."',
     ),
 ]
 LabelValue: TypeAlias = Annotated[
@@ -142,12 +147,13 @@ LabelKeys: Final = Rule(
     '{wrong} is not a key; write name or domain/name, as in "example.com/team"',
     lambda keys: not _no_key(keys),
     terms={"wrong": Term(f"self.map(key, !{_KEY_MATCHES}, key)", _no_key)},
+    must="keys are name or domain/name",
 )
 Tokens: TypeAlias = Annotated[int, Between(1, 16_777_216, "set a number of tokens, for example 1048576")]
 Sequences: TypeAlias = Annotated[int, Between(1, 4096, "set how many requests may run at once")]
 Parallel: TypeAlias = Annotated[int, Between(1, 64, "set how many ways the model is split")]
 Memory: TypeAlias = Annotated[
-    str, IntOrText(), IsQuantity("200Gi"), AtLeastQuantity("1Gi", "add the unit, for example 200Gi")
+    str, IntOrText(), IsQuantity(_BINARY), AtLeastQuantity("1Gi", "add the unit, for example 200Gi")
 ]
 
 
@@ -162,6 +168,7 @@ Argument: TypeAlias = Annotated[
         f'!self.startsWith("-") || !({FLAG_NAME_CEL} in {cel_list(tuple(RESERVED_FLAGS))})',
         '"{name}" {why}',
         lambda argument: not _reserved_flag(argument),
+        must="none that the operator owns or that vLLM does not know (core/hisparse/reserved.py)",
         terms={
             "name": Term(FLAG_NAME_CEL, flag_name),
             "why": Term(
@@ -182,6 +189,7 @@ Argument: TypeAlias = Annotated[
         '"{self}" is a flag and its value in one item, which the engine reads as one word; '
         'make two items of it, or write "--flag=value"',
         lambda argument: not (argument.startswith("-") and " " in argument.split("=")[0]),
+        must='a flag and its value are two items, or "--flag=value"',
     ),
 ]
 
@@ -198,6 +206,7 @@ def OwnKeys(what: str) -> Rule:  # noqa: N802  reads as a type beside Annotated'
         f"{{taken}} belongs to the operator; remove it, or use {what} of your own domain",
         lambda value: not taken(value),
         terms={"taken": Term(f"self.map(key, {mine}, key)", taken)},
+        must=f"no key that begins with {', '.join(RESERVED_KEY_PREFIXES)}",
     )
 
 
@@ -215,6 +224,7 @@ def _own_name(what: str) -> Rule:
         f'!self.name.startsWith("{RESERVED_NAME_PREFIX}") && self.name != "{ENGINE_CONTAINER}"',
         f'the name "{{name}}" belongs to the operator; give the {what} another',
         lambda value: not value["name"].startswith(RESERVED_NAME_PREFIX) and value["name"] != ENGINE_CONTAINER,
+        must=f"name neither {ENGINE_CONTAINER} nor {RESERVED_NAME_PREFIX}...",
     )
 
 
@@ -227,11 +237,13 @@ MountObject: TypeAlias = Annotated[
         f"!({_MOUNT_TAKEN})",
         f'the path "{{mountPath}}" belongs to the operator ({", ".join(RESERVED_PATHS)}); mount it elsewhere',
         lambda mount: not _mount_taken(mount),
+        must=f"mountPath outside {', '.join(RESERVED_PATHS)}",
     ),
     Rule(
         'self.mountPath.startsWith("/")',
         'the path "{mountPath}" is not absolute; start it with "/"',
         lambda mount: bool(mount["mountPath"].startswith("/")),
+        must="mountPath is absolute",
     ),
 ]
 
@@ -245,7 +257,8 @@ ModelConfig: TypeAlias = Annotated[
     _FreeForm(),
     Rule(
         None,
-        f"{{size}} bytes are more than a config.json of {MAX_CONFIG_BYTES} bytes; keep the fields that describe the model",
+        f"{{size}} bytes are more than a config.json of {MAX_CONFIG_BYTES} bytes; "
+        "keep the fields that describe the model",
         lambda value: _config_bytes(value) <= MAX_CONFIG_BYTES,
         terms={"size": Term("", _config_bytes)},
     ),
@@ -258,6 +271,7 @@ EnvName: TypeAlias = Annotated[
         f"!(self in {cel_list(tuple(RESERVED_ENV))})",
         '"{self}" {why}',
         lambda name: name not in RESERVED_ENV,
+        must="none that the operator owns (core/hisparse/reserved.py)",
         terms={"why": Term(f"{cel_map(RESERVED_ENV)}[self]", lambda name: RESERVED_ENV[name])},
     ),
 ]

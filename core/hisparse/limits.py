@@ -15,6 +15,7 @@ from hisparse.units import GIB, format_bytes
 _MINIMUM_STARTUP_BUDGET = 20 * 60
 _DRAIN = 300
 _WORKER_SHUTDOWN = 120
+_STOP_OVERHEAD = estimates.ENDPOINT_GRACE_SECONDS + estimates.SHUTDOWN_TIMEOUT_SECONDS + 30
 _SAFE_FP8_BATCH = 16_384
 
 
@@ -42,7 +43,7 @@ def lifecycle_seconds(room: Room, mode: Mode, host: HostMemory, at_max: LengthRo
         teardown=teardown,
         drain=drain,
         worker_shutdown=worker,
-        termination_grace=drain + worker + 60,
+        termination_grace=drain + worker + _STOP_OVERHEAD,
         stall=max(600, 2 * at_max.prefill_seconds),
         prefill_max=at_max.prefill_seconds,
     )

@@ -53,7 +53,8 @@ class Term:
 class Rule:
     """Something that has to hold; `holds` and `cel` say the same. `field` is where the fault is shown, below self.
 
-    `reads` are paths that the rule looks at and its message does not name; see `names`.
+    `must` is what holds where the rule does, without a value in it: for the reference, and what the API server says
+    where the message itself fails. `reads` are paths that the rule looks at and its message does not name; see `names`.
     """
 
     cel: str | None
@@ -62,6 +63,7 @@ class Rule:
     field: str = ""
     terms: Mapping[str, Term] = dataclasses.field(default_factory=lambda: MappingProxyType({}))
     reads: tuple[str, ...] = ()
+    must: str = ""
 
     def fault(self, value: object) -> str | None:
         """The message, where the rule does not hold for this value."""
@@ -73,8 +75,7 @@ class Rule:
             return None
         entry = {"rule": self.cel}
         names = [found[1] for found in _PLACEHOLDER.finditer(self.message)]
-        # without values in it, for the case that the expression itself fails
-        entry["message"] = _PLACEHOLDER.sub("(value)", self.message)
+        entry["message"] = (names and self.must) or _PLACEHOLDER.sub("(value)", self.message)
         if names:
             # format() and not "+": the API server cannot tell how long string(self) is, and refuses the sum as too dear
             words = ", ".join(self.terms[name].cel if name in self.terms else _cel_word(name) for name in names)
@@ -211,6 +212,7 @@ def Between(low: int, high: int, advice: str) -> Rule:  # noqa: N802  reads as a
         f"self >= {low} && self <= {high}",
         f"{{self}} is not between {low} and {high}; {advice}",
         lambda value: bool(low <= value <= high),
+        must=f"{low} to {high}",
     )
 
 
@@ -220,6 +222,7 @@ def MultipleOf(step: int, advice: str) -> Rule:  # noqa: N802
         f"self % {step} == 0",
         f"{{self}} is not a multiple of {step}; {advice}",
         lambda value: value % step == 0,
+        must=f"a multiple of {step}",
     )
 
 
@@ -230,6 +233,7 @@ def Form(pattern: str, what: str, advice: str) -> Rule:  # noqa: N802
         f"self.matches({cel_text(f'^(?:{pattern})$')})",
         f'"{{self}}" is not {what}; {advice}',
         lambda value: compiled.fullmatch(value) is not None,
+        must=f"{what}; {advice}",
     )
 
 
@@ -239,6 +243,7 @@ def OneOf(known: tuple[str, ...], what: str) -> Rule:  # noqa: N802
         f"self in {cel_list(known)}",
         f'"{{self}}" is not {what}; set one of {", ".join(known)}',
         lambda value: value in known,
+        must=f"one of {', '.join(known)}",
     )
 
 
@@ -255,6 +260,7 @@ def ExactlyOne(fields: tuple[str, ...], advice: str) -> Rule:  # noqa: N802
         f"exactly one of {', '.join(fields)} is needed, and {{given}} is set; {advice}",
         lambda value: len(present(value)) == 1,
         terms={"given": Term(given, present)},
+        must=f"exactly one of {', '.join(fields)}",
     )
 
 
@@ -272,6 +278,7 @@ def AllOrNone(fields: tuple[str, ...], advice: str) -> Rule:  # noqa: N802
         f"{' and '.join(fields)} are set together, and {{missing}} is not set; {advice}",
         lambda value: len(absent(value)) in (0, len(fields)),
         terms={"missing": Term(missing, absent)},
+        must=f"{' and '.join(fields)} together",
     )
 
 
@@ -287,16 +294,20 @@ def NotAbove(low: str, high: str, advice: str) -> Rule:  # noqa: N802
         f"{{{low}}} is above {high}, which is {{{high}}}; {advice}",
         holds,
         field=low,
+        must=f"{low} at most {high}",
     )
 
 
-def IsQuantity(example: str) -> Rule:  # noqa: N802
+_POSITIVE_QUANTITY: Final = 'isQuantity(string(self)) && quantity(string(self)).compareTo(quantity("0")) > 0'
+
+
+def IsQuantity(advice: str) -> Rule:  # noqa: N802
     """A Kubernetes quantity above zero."""
     return Rule(
-        'isQuantity(string(self)) && quantity(string(self)).compareTo(quantity("0")) > 0',
-        f'"{{self}}" is not a quantity above 0; write a number and, without a space, '
-        f'Ki, Mi, Gi or Ti, as in "{example}"',
+        _POSITIVE_QUANTITY,
+        f'"{{self}}" is not a quantity above 0; {advice}',
         lambda value: (_quantity(value) or 0) > 0,
+        must=f"a quantity above 0; {advice}",
     )
 
 
@@ -307,15 +318,16 @@ def AtLeastQuantity(least: str, advice: str) -> Rule:  # noqa: N802
         count = _quantity(value)
         return count is None or count <= 0 or count >= parse_quantity(least)
 
-    known = 'isQuantity(string(self)) && quantity(string(self)).compareTo(quantity("0")) > 0'
     return Rule(
-        f"!({known}) || quantity(string(self)).compareTo(quantity({cel_text(least)})) >= 0",
+        f"!({_POSITIVE_QUANTITY}) || quantity(string(self)).compareTo(quantity({cel_text(least)})) >= 0",
         f'"{{self}}" is less than {least}, and a number without a unit counts bytes; {advice}',
         holds,
+        must=f"at least {least}",
     )
 
 
-_DURATION_FORM: Final = r"(?:[0-9]{1,9}(?:\.[0-9]{1,3})?(?:ms|s|m|h)){1,4}"
+# four parts of five digits stay within the 64 bits of duration()
+_DURATION_FORM: Final = r"(?:[0-9]{1,5}(?:\.[0-9]{1,3})?(?:ms|s|m|h)){1,4}"
 
 
 def cel_is_duration(path: str = "") -> str:
@@ -337,6 +349,7 @@ def DurationBetween(low: str, high: str, advice: str) -> tuple[Rule, Rule]:  # n
             f'!{cel_is_duration()} || (duration(self) >= duration("{low}") && duration(self) <= duration("{high}"))',
             f'"{{self}}" is not between {low} and {high}; {advice}',
             within,
+            must=f"{low} to {high}",
         ),
     )
 
@@ -354,6 +367,7 @@ def NotLonger(low: str, high: str, why: str) -> Rule:  # noqa: N802
         f"{{{high}}} is shorter than {low}, which is {{{low}}}; {why}",
         holds,
         field=high,
+        must=f"{high} at least {low}",
     )
 
 

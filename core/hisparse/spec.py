@@ -61,9 +61,9 @@ from hisparse.rules import (
     cel_list,
     cel_or,
 )
-from hisparse.status import HbmTerm as HbmTerm
-from hisparse.status import ModeStatus as ModeStatus
-from hisparse.status import PlanStatus as PlanStatus
+from hisparse.status import HbmTerm as HbmTerm  # noqa: PLC0414  until its readers import hisparse.status
+from hisparse.status import ModeStatus as ModeStatus  # noqa: PLC0414  as above
+from hisparse.status import PlanStatus as PlanStatus  # noqa: PLC0414  as above
 
 GROUP: Final = "inference.hisparse.dev"
 VERSION: Final = "v1alpha1"
@@ -211,7 +211,15 @@ class ModelCache(Strict):
 class ModelFactsSpec(Strict):
     """Facts of the model that win over its config.json and the catalogue."""
 
-    weights: Annotated[str, IntOrText(), IsQuantity("704Gi"), AtLeastQuantity("1Mi", "add the unit")] | None = None
+    weights: (
+        Annotated[
+            str,
+            IntOrText(),
+            IsQuantity('write bytes or a number with Gi, as in "704Gi"'),
+            AtLeastQuantity("1Mi", "add the unit"),
+        ]
+        | None
+    ) = None
     """Bytes of all weight files together."""
     parameter_count: Positive | None = None
     """Number of parameters, for weights that are not known."""
@@ -313,6 +321,7 @@ class RopeScaling(Strict):
             '!self.matches("^[0-9]{1,4}([.][0-9]{1,6})?$") || double(self) >= 1.0',
             '"{self}" is below 1; set by how much positions are stretched, for example "4.0"',
             lambda value: not value.replace(".", "", 1).isdigit() or float(value) >= 1,
+            must="at least 1",
         ),
     ]
     """By how much, as decimal text."""
@@ -324,6 +333,7 @@ class RopeScaling(Strict):
             'self.type != "Yarn" || has(self.originalMaxTokens)',
             "type {type} needs originalMaxTokens; set the positions that the model was trained with, for example 32768",
             lambda scaling: scaling.type is not RopeScalingType.YARN or scaling.original_max_tokens is not None,
+            must="type Yarn with originalMaxTokens",
         ),
     )
 
@@ -359,6 +369,7 @@ class ContextSpec(Strict):
                 or context.max_batched_tokens >= context.max_concurrent_requests
             ),
             field="maxBatchedTokens",
+            must="maxBatchedTokens at least maxConcurrentRequests",
         ),
     )
 
@@ -381,7 +392,8 @@ class HostPool(Strict):
             "has(self.size) != (has(self.forRequests) || has(self.atTokens))",
             "a pool is size, or forRequests with atTokens, and {given} given; "
             "keep one form, or remove hostPool to have it worked out",
-            lambda pool: (pool.size is not None) != (pool.for_requests is not None or pool.at_tokens is not None),
+            must="size, or forRequests with atTokens",
+            holds=lambda pool: (pool.size is not None) != (pool.for_requests is not None or pool.at_tokens is not None),
             terms={
                 "given": Term(
                     '(has(self.size) ? "both are" : "neither is")',
@@ -407,6 +419,7 @@ class IndexerOffload(Strict):
             "enabled is false and size is {size}; remove size, or set enabled to true",
             lambda offload: offload.size is None or offload.enabled is not False,
             field="size",
+            must="size only where enabled is not false",
         ),
     )
 
@@ -442,6 +455,7 @@ def _tier_block(block: str, modes: tuple[str, ...], advice: str) -> Rule:
         f'{block} has no meaning with mode "{{mode}}"; {advice}',
         holds,
         field=block,
+        must=f"{block} only with mode {', '.join(allowed)}",
     )
 
 
@@ -492,7 +506,7 @@ class ResourcesSpec(Strict):
         Annotated[int, Between(50, 97, "set the percentage of HBM that the engine may use, for example 92")] | None
     ) = None
     """Percentage of HBM that the engine may use; 92 where it is absent."""
-    cpu: Annotated[str, IntOrText(), IsQuantity("16")] | None = None
+    cpu: Annotated[str, IntOrText(), IsQuantity('write a number of cores, as in "16"')] | None = None
     """CPU of one replica; from the plan where it is absent."""
     memory: Memory | None = None
     """Memory of one replica, request and limit; from the plan where it is absent."""
@@ -531,6 +545,7 @@ class EnvVar(Strict):
             "!has(self.value) || !has(self.valueFrom)",
             "value and valueFrom of {name} are both set; keep one",
             lambda env: env.value is None or env.value_from is None,
+            must="value or valueFrom, not both",
         ),
     )
 
@@ -553,11 +568,13 @@ class EngineSpec(Strict):
                 '"{self}" has neither tag nor digest, so nodes may run different engines; '
                 'add one, as in "vllm/vllm-openai:v0.33.0"',
                 lambda image: "@" in image or ":" in image.split("/")[-1],
+                must="with a tag or digest",
             ),
             Rule(
                 '!self.endsWith(":latest")',
                 '"{self}" changes under a running service; set the tag of a release, as in "vllm/vllm-openai:v0.33.0"',
                 lambda image: not image.endswith(":latest"),
+                must="not :latest",
             ),
         ]
         | None
@@ -585,6 +602,7 @@ class EngineSpec(Strict):
             '!has(self.args) || self.args.size() == 0 || self.args[0].startsWith("-")',
             'the first item, "{first}", is not a flag, and the model is named by spec.model; start with a flag',
             lambda engine: not engine.args or engine.args[0].startswith("-"),
+            must="args begin with a flag",
             field="args",
             terms={"first": Term("self.args[0]", lambda engine: engine.args[0])},
         ),
@@ -749,6 +767,7 @@ class HiSparseInferenceSpec(Strict):
             lambda spec: math.prod(_split(spec)) == spec.resources.gpus,
             field="parallelism",
             reads=("parallelism.tensor", "parallelism.data", "parallelism.pipeline"),
+            must="parallelism.tensor x data x pipeline is resources.gpus",
             terms={
                 "product": Term(
                     f'"%d x %d x %d = %d".format([{", ".join((*_WAYS, " * ".join(_WAYS)))}])',
@@ -766,6 +785,7 @@ class HiSparseInferenceSpec(Strict):
             ),
             field="parallelism.pipeline",
             reads=("kvTier.mode",),
+            must="kvTier.mode HiSparse only with parallelism.pipeline 1",
         ),
         NotAbove(
             "kvTier.hostPool.atTokens",
@@ -781,6 +801,7 @@ NAME_RULES: Final = (
         f'"{{metadata.name}}" as metadata.name has {{size}} characters, and {MAX_NAME_LENGTH} are the most: '
         "a pod's name and labels add 17 to it; choose a shorter name",
         lambda manifest: len(str(at_path(manifest, "metadata.name"))) <= MAX_NAME_LENGTH,
+        must=f"metadata.name has at most {MAX_NAME_LENGTH} characters",
         terms={
             "size": Term(
                 "self.metadata.name.size()",
@@ -790,11 +811,12 @@ NAME_RULES: Final = (
     ),
     Rule(
         'self.metadata.name.matches("^[a-z]([-a-z0-9]*[a-z0-9])?$")',
-        '"{metadata.name}" as metadata.name cannot name a Service too; start with a letter and write only lower-case letters, '
-        'digits and "-", as in "glm-5-3"',
+        '"{metadata.name}" as metadata.name cannot name a Service too; start with a letter and write only '
+        'lower-case letters, digits and "-", as in "glm-5-3"',
         lambda manifest: (
             re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", str(at_path(manifest, "metadata.name"))) is not None
         ),
+        must='metadata.name begins with a letter and has only lower-case letters, digits and "-"',
     ),
 )
 
