@@ -31,7 +31,7 @@ def _positions(model: ModelFacts, target: Target) -> list[SpecError]:
             return [
                 SpecError(
                     field,
-                    f"{target.max_tokens:,} tokens need no scaling: {model.name} has {model.max_positions:,} positions;"
+                    f"{target.max_tokens} tokens need no scaling: {model.name} has {model.max_positions} positions;"
                     " leave ropeScaling out (scaling costs accuracy on short prompts)",
                 )
             ]

@@ -686,16 +686,55 @@ BAD_INPUT: tuple[BadInput, ...] = (
     ),
     BadInput(
         "a split that does not divide the heads",
-        "spec.parallelism.tensor",
+        "spec.resources.gpus",
         ("7", "64"),
         {"resources": {"gpus": 7}},
         judged_by="planner",
     ),
     BadInput(
         "an architecture that nobody knows",
-        "spec.model.config",
-        ("NobodyForCausalLM", "model.facts"),
+        "spec.model.facts.architecture",
+        ("NobodyForCausalLM", "GlmMoeDsaForCausalLM"),
         {"model": {"config": {"architectures": ["NobodyForCausalLM"]}}},
+        judged_by="planner",
+    ),
+    BadInput(
+        "a config.json that lacks a field",
+        "spec.model.facts.layers",
+        ("num_hidden_layers", "set it here"),
+        {"model": {"config": {"architectures": ["GlmMoeDsaForCausalLM"], "num_attention_heads": 64, "hidden_size": 8}}},
+        judged_by="planner",
+    ),
+    BadInput(
+        "hybrid attention that cannot be sized",
+        "spec.model.config",
+        ("sliding_window is 4096",),
+        {
+            "model": {
+                "config": {
+                    "architectures": ["MistralForCausalLM"],
+                    "num_hidden_layers": 32,
+                    "num_attention_heads": 32,
+                    "hidden_size": 4096,
+                    "max_position_embeddings": 2097152,
+                    "sliding_window": 4096,
+                }
+            }
+        },
+        judged_by="planner",
+    ),
+    BadInput(
+        "a pool to share with nobody",
+        "spec.kvTier.sharing",
+        ("RequireShared", "tensor parallel size 1"),
+        {"resources": {"gpus": 1}, "kvTier": {"mode": "HiSparse", "sharing": "RequireShared"}},
+        judged_by="planner",
+    ),
+    BadInput(
+        "hot rows for less than one query",
+        "spec.kvTier.hiSparse.deviceBufferTokens",
+        ("1024", "2048"),
+        {"kvTier": {"mode": "HiSparse", "hiSparse": {"deviceBufferTokens": 1024}}},
         judged_by="planner",
     ),
     BadInput(
