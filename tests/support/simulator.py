@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hisparse_operator.conditions import status_of
-from hisparse_operator.reasons import ConditionType
+from hisparse_operator.reasons import ConditionType, EventReason, Reason
 from hisparse_operator.reconcile import reconcile, wants_hub, wants_logs
 from hisparse_operator.settings import OperatorSettings
 from hisparse_operator.world import Event, HubFiles, Outcome, World
@@ -107,6 +107,9 @@ class SmallCluster:
             self.inference["status"] = copy.deepcopy(outcome.status)
             writes += 1
         self.events += outcome.events
+        conditions = (outcome.status or {}).get("conditions", ())
+        assert {condition["reason"] for condition in conditions} <= set(Reason)
+        assert {event.reason for event in outcome.events} <= {*Reason, *EventReason, *ConditionType}
         return writes
 
     def _apply(self, document: Mapping[str, Any]) -> int:

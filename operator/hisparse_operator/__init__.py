@@ -1,0 +1,1 @@
+"""The operator: observe (reads) -> reconcile (pure) -> apply (the only writer)."""

@@ -1,0 +1,263 @@
+"""The only writer: sends of an Outcome what differs from the live objects, then the status, then the Events."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import structlog
+
+from hisparse.errors import HiSparseError, Transient
+from hisparse_operator.cache import Cache, Key
+from hisparse_operator.kinds import EVENT, FIELD_MANAGER, INFERENCE, LABEL, POD, STATUS_MANAGER, Kind, kind_of
+from hisparse_operator.kube import Api, ApiError, Conflict, NotFoundError
+from hisparse_operator.ownership import in_place, owned_fields
+from hisparse_operator.world import Event, Object, Outcome
+
+log: Final = structlog.get_logger(__name__)
+_REMEMBERED: Final = 8192
+_REPEAT_S: Final = 600.0
+_EVENT_MESSAGE: Final = 1024
+
+
+class ChildTakenError(HiSparseError):
+    """An object of this name belongs to somebody else; we never take it over. The user renames or deletes one."""
+
+    def __init__(self, kind: str, name: str, owner: str) -> None:
+        super().__init__(
+            f"{kind} {name} exists and belongs to {owner}; delete or rename it, or rename this HiSparseInference"
+        )
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What a pass wrote."""
+
+    children: int = 0
+    status: bool = False
+    events: int = 0
+
+    @property
+    def writes(self) -> int:
+        """How many writes, Events left out."""
+        return self.children + self.status
+
+
+def owner_of(live: Object, inference: Object) -> str | None:
+    """Who else an object belongs to, None if it is ours (or an orphan of ours) to write."""
+    meta = live["metadata"]
+    owners = meta.get("ownerReferences") or ()
+    ours = [one for one in owners if one.get("uid") == inference["metadata"]["uid"]]
+    controller = next((one for one in owners if one.get("controller") and one not in ours), None)
+    if controller is not None:
+        return f"{controller['kind']} {controller['name']}"
+    if ours:
+        return None
+    labels = meta.get("labels") or {}
+    # left behind by `kubectl delete --cascade=orphan` or a restored backup: ours to adopt
+    if labels.get(LABEL) == inference["metadata"]["name"]:
+        return None
+    return "somebody else (it has no owner and not our labels)"
+
+
+class Applier:
+    """Writes outcomes. Remembers what it wrote in the cache, so that the next pass sees it."""
+
+    def __init__(self, api: Api, cache: Cache, now: Callable[[], datetime], instance: str = "") -> None:
+        self._api = api
+        self._cache = cache
+        self._now = now
+        self._instance = instance
+        self._settled: OrderedDict[str, str] = OrderedDict()
+        self._posted: OrderedDict[str, datetime] = OrderedDict()
+
+    async def apply(self, inference: Object, outcome: Outcome) -> Applied:
+        """Make it so. Raises ChildTakenError before anything is written, Transient and ApiError as they come."""
+        meta = inference["metadata"]
+        key = Key(meta["namespace"], meta["name"])
+        pending = [
+            (kind, document, live)
+            for document in outcome.apply
+            for kind, live in [await self._look(inference, document)]
+            if live is None or not self._settled_already(kind, live, document)
+        ]
+        children = 0
+        for kind, document, live in pending:
+            await self._apply_child(key, kind, document, live)
+            children += 1
+        for reference in outcome.delete:
+            children += await self._delete(key, reference.api_version, reference.kind, reference.name, reference.uid)
+        status = outcome.status is not None and await self._apply_status(inference, outcome.status)
+        events = 0
+        for event in outcome.events:
+            events += await self.post(inference, event)
+        return Applied(children, status, events)
+
+    async def _look(self, inference: Object, document: Object) -> tuple[Kind, Object | None]:
+        """The live object that a document is about. One that the watches do not know is asked for.
+
+        It could exist without our labels, and then it is not ours.
+        """
+        kind = kind_of(document["apiVersion"], document["kind"])
+        meta = document["metadata"]
+        if meta.get("namespace") != inference["metadata"]["namespace"]:
+            raise ValueError(f"{kind.kind} {meta['name']} is not in the namespace of its inference")
+        live = self._cache.get(kind, meta["namespace"], meta["name"])
+        if live is None:
+            live = await self._api.get(kind, meta["namespace"], meta["name"])
+        if live is not None:
+            # a pod belongs to its ReplicaSet; we only mark it, and the document's uid says which one we mean
+            if kind is not POD and (owner := owner_of(live, inference)):
+                raise ChildTakenError(kind.kind, meta["name"], owner)
+            if live["metadata"].get("deletionTimestamp"):
+                raise Transient(f"{kind.kind} {meta['name']} is still being deleted", retry_seconds=1)
+        return kind, live
+
+    async def _apply_child(self, key: Key, kind: Kind, document: Object, live: Object | None) -> None:
+        meta = document["metadata"]
+        if live is not None:
+            # with the uid the API server refuses to make a new object or to change a namesake
+            document = {**document, "metadata": {"uid": live["metadata"]["uid"], **meta}}
+        # without force a namesake made since we looked is not overwritten: its fields conflict
+        answer = await self._api.apply(kind, document, FIELD_MANAGER, force=live is not None)
+        self._cache.put(kind, answer)
+        self._settle(kind, answer, document)
+        log.info(
+            "child applied",
+            inference=str(key),
+            kind=kind.kind,
+            name=meta["name"],
+            action="create" if live is None else "update",
+        )
+
+    async def _delete(self, key: Key, api_version: str, kind_name: str, name: str, uid: str | None) -> int:
+        kind = kind_of(api_version, kind_name)
+        live = self._cache.get(kind, key.namespace, name)
+        if live is not None and live["metadata"].get("deletionTimestamp"):
+            return 0
+        try:
+            answer = await self._api.delete(kind, key.namespace, name, uid)
+        except NotFoundError:
+            answer = {}
+        except Conflict:
+            return 0  # a namesake made since we looked; its event brings us back
+        if answer.get("kind") == kind.kind:  # it lingers (a pod in its grace period); else it is gone
+            self._cache.put(kind, answer)
+        elif live is not None:
+            self._cache.remove(kind, live, dead=True)
+        log.info("child deleted", inference=str(key), kind=kind.kind, name=name)
+        return 1
+
+    async def _apply_status(self, inference: Object, status: Object) -> bool:
+        meta = inference["metadata"]
+        # the watches may have brought a newer one since the pass began
+        live = self._cache.get(INFERENCE, meta["namespace"], meta["name"]) or inference
+        document = {
+            "apiVersion": INFERENCE.api_version,
+            "kind": INFERENCE.kind,
+            # a uid is not looked at here; the version says that the status speaks of the object as it is now
+            "metadata": {key: meta[key] for key in ("namespace", "name", "resourceVersion")},
+            "status": status,
+        }
+        if self._settled_already(INFERENCE, live, document, STATUS_MANAGER, "status"):
+            return False
+        answer = await self._api.apply(INFERENCE, document, STATUS_MANAGER, force=True, subresource="status")
+        self._cache.put(INFERENCE, answer)
+        self._settle(INFERENCE, answer, document, STATUS_MANAGER, "status")
+        return True
+
+    async def post(self, inference: Object, event: Event) -> bool:
+        """Post an Event; the same one within ten minutes is left out, later its count goes up. Never raises for it."""
+        meta = inference["metadata"]
+        now = self._now()
+        digest = _digest([meta["uid"], event.type, event.reason, event.message])
+        last = self._posted.get(digest)
+        if last is not None and (now - last).total_seconds() < _REPEAT_S:
+            return False
+        _remember(self._posted, digest, now)
+        stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        document = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"namespace": meta["namespace"], "name": f"{meta['name'][:200]}.{digest[:16]}"},
+            "involvedObject": {
+                "apiVersion": INFERENCE.api_version,
+                "kind": INFERENCE.kind,
+                "namespace": meta["namespace"],
+                "name": meta["name"],
+                "uid": meta["uid"],
+                "resourceVersion": meta["resourceVersion"],
+            },
+            "type": event.type,
+            "reason": event.reason,
+            "message": event.message[:_EVENT_MESSAGE],
+            "source": {"component": FIELD_MANAGER},
+            "reportingComponent": FIELD_MANAGER,
+            "reportingInstance": self._instance,
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+        }
+        try:
+            await self._post(document, stamp)
+        except (ApiError, Transient) as error:
+            # an Event tells of a write that is done; it is no reason to do the pass again
+            log.warning("event not posted", inference=f"{meta['namespace']}/{meta['name']}", error=str(error))
+            return False
+        return True
+
+    async def _post(self, document: Mapping[str, Any], stamp: str) -> None:
+        try:
+            await self._api.create(EVENT, document)
+        except Conflict:
+            namespace, name = document["metadata"]["namespace"], document["metadata"]["name"]
+            known = await self._api.get(EVENT, namespace, name)
+            if known is not None:
+                count = int(known.get("count") or 1) + 1
+                await self._api.merge(EVENT, namespace, name, {"count": count, "lastTimestamp": stamp})
+
+    def _settled_already(
+        self, kind: Kind, live: Object, document: Object, manager: str = FIELD_MANAGER, subresource: str = ""
+    ) -> bool:
+        if in_place(live, document, manager, subresource):
+            return True
+        place = _place(kind, document, subresource)
+        return self._settled.get(place) == _fingerprint(live, document, manager, subresource)
+
+    def _settle(
+        self, kind: Kind, answer: Object, document: Object, manager: str = FIELD_MANAGER, subresource: str = ""
+    ) -> None:
+        """Where the API server wrote our document in a form that we cannot see as equal, do not send it again.
+
+        Whoever changes one of its fields takes it from us, so as long as we own the same fields nothing changed.
+        """
+        if not in_place(answer, document, manager, subresource):
+            place = _place(kind, document, subresource)
+            _remember(self._settled, place, _fingerprint(answer, document, manager, subresource))
+
+
+def _place(kind: Kind, document: Object, subresource: str) -> str:
+    meta = document["metadata"]
+    return f"{kind.plural}/{meta['namespace']}/{meta['name']}/{subresource}"
+
+
+def _fingerprint(live: Object, document: Object, manager: str, subresource: str) -> str:
+    meta = {key: value for key, value in document["metadata"].items() if key != "resourceVersion"}
+    wanted = {**document, "metadata": {**meta, "uid": live["metadata"]["uid"]}}
+    return _digest([wanted, owned_fields(live, manager, subresource)])
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _remember(memory: OrderedDict[str, Any], key: str, value: object) -> None:
+    memory[key] = value
+    memory.move_to_end(key)
+    while len(memory) > _REMEMBERED:
+        memory.popitem(last=False)

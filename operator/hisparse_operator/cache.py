@@ -1,0 +1,198 @@
+"""What the watches have told us, newest version of each object. Pure bookkeeping: no requests, no clock.
+
+Three sources feed it, in any order: watch events, the answers to our own writes (so that a pass never sees less
+than what we wrote before), and now and then a whole list (kopf lists again after an expired watch and then never
+tells of objects deleted meanwhile). The resource version decides which of them is newer.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hisparse_operator.kinds import CHILDREN, INFERENCE, LABEL, NODE, Kind
+from hisparse_operator.world import Object
+
+_GRAVES: Final = 4096
+
+
+@dataclass(frozen=True, order=True)
+class Key:
+    """One inference."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What the cache learned: the object before and now, None where there is none."""
+
+    kind: Kind
+    old: Object | None
+    new: Object | None
+
+
+def key_of(kind: Kind, item: Object) -> Key | None:
+    """The inference that an object belongs to, by our label."""
+    meta = item["metadata"]
+    if kind == INFERENCE:
+        return Key(meta["namespace"], meta["name"])
+    owner = (meta.get("labels") or {}).get(LABEL)
+    return Key(meta["namespace"], owner) if owner and kind.namespaced else None
+
+
+def version(item: Object) -> int:
+    """The resource version as a number: of two versions of objects of one kind the larger is the newer."""
+    return int(item["metadata"]["resourceVersion"])
+
+
+def node_facts(node: Object) -> Mapping[str, Any]:
+    """What of a node may change a decision: no heartbeat times, no list of images."""
+    status = node.get("status") or {}
+    meta = node["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            key: meta[key] for key in ("name", "uid", "resourceVersion", "labels", "deletionTimestamp") if key in meta
+        },
+        "spec": {
+            key: value
+            for key, value in (node.get("spec") or {}).items()
+            if key in ("taints", "unschedulable", "providerID")
+        },
+        "status": {
+            "capacity": status.get("capacity") or {},
+            "allocatable": status.get("allocatable") or {},
+            "conditions": [
+                {key: one[key] for key in ("type", "status", "reason") if key in one}
+                for one in status.get("conditions") or ()
+            ],
+        },
+    }
+
+
+def slim(kind: Kind, item: Object) -> Object:
+    """The parts worth keeping in memory."""
+    if kind == NODE:
+        return node_facts(item)
+    if kind.kind in ("Pod", "EndpointSlice") and "managedFields" in item["metadata"]:
+        # we never write these, so who owns which field of them is of no use
+        meta = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
+        return {**item, "metadata": meta}
+    return item
+
+
+def _same(old: Object, new: Object) -> bool:
+    """Whether two versions of a node differ in nothing that matters."""
+
+    def bare(item: Object) -> Object:
+        meta = {key: value for key, value in item["metadata"].items() if key != "resourceVersion"}
+        return {**item, "metadata": meta}
+
+    return bare(old) == bare(new)
+
+
+class Cache:
+    """The objects that concern us, by kind and name, and by the inference that they belong to."""
+
+    def __init__(self) -> None:
+        self._items: dict[Kind, dict[tuple[str, str], Object]] = {kind: {} for kind in (INFERENCE, NODE, *CHILDREN)}
+        self._children: dict[Kind, dict[Key, set[tuple[str, str]]]] = {kind: defaultdict(set) for kind in CHILDREN}
+        self._graves: OrderedDict[str, float] = OrderedDict()
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """One object, None if we know of none."""
+        return self._items[kind].get((namespace, name))
+
+    def inference(self, key: Key) -> Object | None:
+        """One inference."""
+        return self.get(INFERENCE, key.namespace, key.name)
+
+    def children(self, kind: Kind, key: Key) -> tuple[Object, ...]:
+        """The objects of a kind that carry this inference's label, by name."""
+        places = self._children[kind].get(key, ())
+        return tuple(self._items[kind][place] for place in sorted(places))
+
+    def nodes(self) -> tuple[Object, ...]:
+        """All nodes, by name."""
+        return tuple(item for _, item in sorted(self._items[NODE].items(), key=lambda pair: pair[0]))
+
+    def inferences(self) -> tuple[Object, ...]:
+        """All inferences."""
+        return tuple(self._items[INFERENCE].values())
+
+    def keys(self) -> tuple[Key, ...]:
+        """The keys of all inferences."""
+        return tuple(Key(*place) for place in self._items[INFERENCE])
+
+    def put(self, kind: Kind, item: Object) -> Change | None:
+        """Take in a version of an object; None if it is no news."""
+        meta = item["metadata"]
+        place = (meta.get("namespace", ""), meta["name"])
+        old = self._items[kind].get(place)
+        known = max(self._graves.get(meta["uid"], 0), 0 if old is None else version(old))
+        if version(item) <= known:
+            return None
+        new = slim(kind, item)
+        self._items[kind][place] = new
+        self._index(kind, place, old, new)
+        if kind == NODE and old is not None and _same(old, new):
+            return None
+        return Change(kind, old, new)
+
+    def remove(self, kind: Kind, item: Object, *, dead: bool = False) -> Change | None:
+        """The object is gone as of this version. A namesake made since then stays.
+
+        A watch with a selector also says so of an object that lost its label; it may come back with a newer version.
+        `dead` says that we deleted this very object ourselves, so that no version of it is ever news again.
+        """
+        meta = item["metadata"]
+        self._bury(meta["uid"], float("inf") if dead else version(item))
+        place = (meta.get("namespace", ""), meta["name"])
+        old = self._items[kind].get(place)
+        if old is None or old["metadata"]["uid"] != meta["uid"]:
+            return None
+        del self._items[kind][place]
+        self._index(kind, place, old, None)
+        return Change(kind, old, None)
+
+    def replace(
+        self, kind: Kind, namespace: str | None, items: Iterable[Object], list_version: str
+    ) -> tuple[Change, ...]:
+        """Take in a list of all objects of a kind in a namespace (None: in all) as of a resource version."""
+        listed = list(items)
+        uids = {item["metadata"]["uid"] for item in listed}
+        gone = [
+            item
+            for (where, _), item in self._items[kind].items()
+            if namespace in (None, where) and item["metadata"]["uid"] not in uids and version(item) <= int(list_version)
+        ]
+        changes = [self.remove(kind, item) for item in gone] + [self.put(kind, item) for item in listed]
+        return tuple(change for change in changes if change is not None)
+
+    def _index(self, kind: Kind, place: tuple[str, str], old: Object | None, new: Object | None) -> None:
+        if kind not in self._children:
+            return
+        for item, present in ((old, False), (new, True)):
+            if item is None or (key := key_of(kind, item)) is None:
+                continue
+            places = self._children[kind][key]
+            if present:
+                places.add(place)
+                continue
+            places.discard(place)
+            if not places:
+                del self._children[kind][key]
+
+    def _bury(self, uid: str, version: float) -> None:
+        # a late event must not bring it back; uids never return, so old graves may go
+        self._graves[uid] = version
+        while len(self._graves) > _GRAVES:
+            self._graves.popitem(last=False)

@@ -1,0 +1,150 @@
+"""Events on transitions: the old status against the new one. Whole sentences with a number and a next step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from hisparse_operator.conditions import Condition, Status, status_of
+from hisparse_operator.judge import Scene
+from hisparse_operator.reasons import ConditionType, EventReason, Reason
+from hisparse_operator.world import Event
+
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+_QUIET: Final = frozenset(
+    {Reason.STARTING, Reason.NOT_ROLLED_OUT, Reason.WAITING_FOR_PODS, Reason.SCALED_TO_ZERO, Reason.DISABLED}
+)
+"""Reasons that are on the way to something: a condition shows them, an Event would be noise."""
+
+
+def events(scene: Scene, judged: Sequence[Condition], status: Mapping[str, Any]) -> tuple[Event, ...]:
+    """What is worth telling about this pass. At a fixed point: nothing."""
+    told = (*_rollout(scene, status), *_conditions(scene, judged), *_failure(scene, status))
+    # while another owner has a name that we need, the revision is not written
+    return told if scene.conflicts else (*_revision(scene), *told)
+
+
+def _revision(scene: Scene) -> Iterator[Event]:
+    target, spec, planned = scene.intent.target, scene.intent.spec, scene.intent.planned
+    if not scene.intent.created or target is None or spec is None:
+        return
+    yield Event(
+        "Normal",
+        EventReason.REVISION_CREATED.value,
+        f"Revision {target.hash} (number {target.number}): {target.plan.get('summary', '')}.",
+    )
+    hub = spec.model.hugging_face
+    if hub is not None and _COMMIT.fullmatch(hub.revision or "") is None:
+        said = f'"{hub.revision}" is a branch or tag' if hub.revision else "is not set"
+        yield Event(
+            "Warning",
+            EventReason.UNPINNED_MODEL.value,
+            f"A restarted pod may load other weights than its neighbours: spec.model.huggingFace.revision {said}. Set "
+            f"it to the 40 characters of a commit of {hub.repo}.",
+        )
+    if planned is not None and planned.plan is not None:
+        for warning in planned.plan.warnings:
+            yield Event("Warning", EventReason.PLAN_WARNING.value, f"Revision {target.hash}: {warning}.")
+    if hub is not None and spec.model.cache is None:
+        yield Event(
+            "Warning",
+            EventReason.PLAN_WARNING.value,
+            f"Every start of a pod downloads the weights of {hub.repo} again: spec.model.cache is not set. Set it to a "
+            "pvc or a hostPath.",
+        )
+
+
+def _rollout(scene: Scene, status: Mapping[str, Any]) -> Iterator[Event]:
+    before, after = scene.before.get("updateRevision"), status.get("updateRevision")
+    if before and after and before != after and scene.old:
+        going = sum(fleet.replicas for fleet in scene.old)
+        promise = (
+            f"at least {scene.wanted - 1} of {scene.wanted} go on serving"
+            if scene.wanted > 1
+            else "nothing serves between the old pod's drain and the new one's start; replicas: 2 would avoid that"
+        )
+        yield Event(
+            "Normal",
+            EventReason.ROLLOUT_STARTED.value,
+            f"{going} {'pod moves' if going == 1 else 'pods move'} to revision {after} in place, one at a time: "
+            f"{promise}.",
+        )
+    served, now = scene.before.get("currentRevision"), status.get("currentRevision")
+    if served and now == after and served != now:
+        yield Event(
+            "Normal",
+            EventReason.ROLLOUT_COMPLETE.value,
+            f"All {scene.wanted} replicas are of revision {now} and serve; {served} has no pods left.",
+        )
+
+
+def _conditions(scene: Scene, judged: Sequence[Condition]) -> Iterator[Event]:
+    old = scene.before.get("conditions") or ()
+    for condition in judged:
+        before = status_of(old, condition.type)
+        same = before.get("status") == condition.status.value and before.get("reason") == condition.reason.value
+        if same and (condition.type is not ConditionType.ACCEPTED or before.get("message") == condition.message):
+            continue
+        if condition.reason is Reason.ALL_SCHEDULED and before.get("status") == "Unknown" and scene.serving:
+            continue  # a step of a rollout
+        if condition.reason is Reason.NEW_REVISION_FAILING and not scene.old:
+            continue  # WorkloadReady says as much
+        if (event := _event(condition, str(before.get("status", "")))) is not None:
+            yield event
+
+
+def _event(condition: Condition, before: str) -> Event | None:
+    message = _sentence(condition.message)
+    match condition.type, condition.status:
+        case ConditionType.ACCEPTED, Status.FALSE:
+            return Event(
+                "Warning", condition.reason.value, f"The spec cannot be used: {condition.message.rstrip('.')}."
+            )
+        case ConditionType.PLAN_FEASIBLE, Status.TRUE if before != "True":
+            return Event("Normal", EventReason.PLAN_FITS.value, message)
+        case (
+            ConditionType.SCHEDULED | ConditionType.WORKLOAD_READY | ConditionType.AVAILABLE | ConditionType.READY,
+            Status.TRUE,
+        ) if before != "True":
+            return Event("Normal", condition.type.value, message)
+        case ConditionType.AVAILABLE, Status.FALSE if before == "True":
+            return Event("Warning", EventReason.UNAVAILABLE.value, message)
+        case ConditionType.READY, Status.FALSE if before == "True":
+            return Event("Warning", EventReason.NOT_READY.value, f"{condition.reason}: {message}")
+        case (
+            (ConditionType.AVAILABLE | ConditionType.READY | ConditionType.ROUTE_READY | ConditionType.TIER_ACTIVE),
+            _,
+        ):
+            return None  # what is behind it has said it already
+        case ConditionType.PROGRESSING, Status.FALSE if condition.reason in (Reason.PAUSED, Reason.PLAN_ONLY):
+            return Event("Normal", condition.reason.value, message)
+        case _, Status.FALSE if condition.reason not in _QUIET:
+            return Event("Warning", condition.reason.value, message)
+        case ConditionType.PLAN_FEASIBLE, Status.UNKNOWN:
+            return Event("Warning", condition.reason.value, message)
+        case _:
+            return None
+
+
+def _sentence(text: str) -> str:
+    """The text with a full stop, and a capital where it begins with a word (not with a field or the name of a pod)."""
+    start = text.split(" ", 1)[0]
+    return f"{text[:1].upper() if start.isalpha() else text[:1]}{text[1:].rstrip('.')}."
+
+
+def _failure(scene: Scene, status: Mapping[str, Any]) -> Iterator[Event]:
+    failure, old = status.get("lastFailure"), scene.before.get("lastFailure") or {}
+    if not failure or "signature" not in failure:
+        return  # its log has not been read yet: one Event that says why is better than two
+    if all(failure.get(key) == old.get(key) for key in ("pod", "time", "signature")):
+        return
+    code = f" with exit code {failure['exitCode']}" if "exitCode" in failure else ""
+    cause = failure.get("logTail", "").strip().splitlines()
+    yield Event(
+        "Warning",
+        EventReason.ENGINE_FAILED.value,
+        f"Pod {failure['pod']} ended{code} ({failure['reason']}, signature {failure['signature']})"
+        + (f": {cause[-1][:400]}" if cause else "")
+        + " - see status.lastFailure.",
+    )

@@ -1,0 +1,153 @@
+"""Which objects are ours: names, labels, owner references; and how to read any object's metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hisparse_operator.kinds import GROUP, INFERENCE, LABEL
+from hisparse_operator.world import Object, Ref, World
+
+REVISION_LABEL: Final = f"{GROUP}/revision"
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+COMPONENT: Final = "engine"
+MANAGED_BY: Final = "hisparse-operator"
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The inference as its children see it."""
+
+    name: str
+    namespace: str
+    uid: str
+
+    def child(self, revision: str | None = None) -> str:
+        """Deterministic, so that a lost object is put back under the name that others know."""
+        return f"{self.name}-{revision}" if revision else self.name
+
+    def owner_references(self) -> list[dict[str, Any]]:
+        """One controller reference; deleting the inference waits for no child."""
+        return [
+            {
+                "apiVersion": INFERENCE.api_version,
+                "kind": INFERENCE.kind,
+                "name": self.name,
+                "uid": self.uid,
+                "controller": True,
+                "blockOwnerDeletion": False,
+            }
+        ]
+
+    def labels(self, revision: str | None = None, version: str | None = None) -> dict[str, str]:
+        """Labels of a child. version is the engine's: the operator's own would change every child at an upgrade."""
+        labels = {
+            "app.kubernetes.io/name": "hisparse",
+            "app.kubernetes.io/instance": self.name,
+            COMPONENT_LABEL: COMPONENT,
+            "app.kubernetes.io/managed-by": MANAGED_BY,
+            LABEL: self.name,
+        }
+        if version:
+            labels["app.kubernetes.io/version"] = version
+        if revision:
+            labels[REVISION_LABEL] = revision
+        return labels
+
+    def selector(self, revision: str | None = None) -> dict[str, str]:
+        """What picks our engine pods, of one revision or of all; a verification Job's pods are not engines."""
+        selector = {LABEL: self.name, COMPONENT_LABEL: COMPONENT}
+        return selector | {REVISION_LABEL: revision} if revision else selector
+
+
+@dataclass(frozen=True)
+class Family:
+    """The world sorted by whose child it is.
+
+    An object without a controller is ours to adopt (left by a deletion that orphaned it). One with another
+    controller is `foreign`: a namesake that was deleted and made again leaves such objects until they are collected.
+    """
+
+    ours: World
+    foreign: frozenset[tuple[str, str]]
+
+    def is_foreign(self, document: Object) -> bool:
+        """Whether somebody else holds the name that this document wants."""
+        return (str(document["kind"]), name_of(document)) in self.foreign
+
+
+def parent_of(inference: Object) -> Parent:
+    """The inference's identity."""
+    metadata = inference["metadata"]
+    return Parent(metadata["name"], metadata.get("namespace", "default"), metadata.get("uid", ""))
+
+
+def family(world: World, parent: Parent) -> Family:
+    """Sort the children. Pods follow the ReplicaSet that controls them."""
+    foreign: set[tuple[str, str]] = set()
+
+    def mine(kind: str, objects: Iterable[Object]) -> tuple[Object, ...]:
+        kept = []
+        for child in objects:
+            if controller_uid(child) in (None, parent.uid):
+                kept.append(child)
+            else:
+                foreign.add((kind, name_of(child)))
+        return tuple(kept)
+
+    strange = {uid_of(rs) for rs in world.replica_sets if controller_uid(rs) not in (None, parent.uid)}
+    ours = World(
+        inference=world.inference,
+        controller_revisions=mine("ControllerRevision", world.controller_revisions),
+        replica_sets=mine("ReplicaSet", world.replica_sets),
+        pods=tuple(pod for pod in world.pods if controller_uid(pod) not in strange),
+        config_maps=mine("ConfigMap", world.config_maps),
+        services=mine("Service", world.services),
+        service_accounts=mine("ServiceAccount", world.service_accounts),
+        network_policies=mine("NetworkPolicy", world.network_policies),
+        disruption_budgets=mine("PodDisruptionBudget", world.disruption_budgets),
+        endpoint_slices=world.endpoint_slices,
+        nodes=world.nodes,
+        hub=world.hub,
+        previous_logs=world.previous_logs,
+    )
+    return Family(ours, frozenset(foreign))
+
+
+def name_of(obj: Object) -> str:
+    """metadata.name."""
+    return str(obj["metadata"]["name"])
+
+
+def uid_of(obj: Object) -> str | None:
+    """metadata.uid, None for a document that was never written."""
+    uid = obj["metadata"].get("uid")
+    return str(uid) if uid else None
+
+
+def labels_of(obj: Object) -> Mapping[str, str]:
+    """metadata.labels, empty where there are none."""
+    labels: Mapping[str, str] = obj["metadata"].get("labels") or {}
+    return labels
+
+
+def controller_uid(obj: Object) -> str | None:
+    """The uid of the owner that controls the object."""
+    owners = obj["metadata"].get("ownerReferences") or ()
+    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), None)
+
+
+def is_going(obj: Object) -> bool:
+    """Whether somebody has deleted the object and it is on its way out."""
+    return obj["metadata"].get("deletionTimestamp") is not None
+
+
+def named(objects: Iterable[Object], name: str) -> Object | None:
+    """The object of that name."""
+    return next((obj for obj in objects if name_of(obj) == name), None)
+
+
+def ref(obj: Object, api_version: str, kind: str) -> Ref:
+    """A delete of exactly this object. Items of a list come without their kind, hence the arguments."""
+    return Ref(api_version, kind, name_of(obj), uid_of(obj))

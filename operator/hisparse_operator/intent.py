@@ -1,0 +1,128 @@
+"""From the spec to the revision that pods should be of: accepted, planned, frozen or found frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hisparse.errors import SpecError
+from hisparse.model import ModelFacts, needs_hub
+from hisparse.spec import HiSparseInferenceSpec, parse_spec
+from hisparse_operator import planning, planstatus, render, revisions
+from hisparse_operator.conditions import Condition, Status
+from hisparse_operator.identity import Parent
+from hisparse_operator.planning import Planned
+from hisparse_operator.reasons import ConditionType, Reason
+from hisparse_operator.revisions import Revision
+from hisparse_operator.settings import OperatorSettings
+from hisparse_operator.world import World
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What the spec comes to.
+
+    spec is None where it cannot be read. digest names the revision of this spec, None likewise. target is the
+    revision that pods should be of: that of this spec, or, where there is none (invalid, does not fit), the one that
+    was wanted last, which is then held. created: target is new in this pass. quiet: paused or planOnly is true, also
+    beside something that cannot be read.
+    """
+
+    accepted: Condition
+    spec: HiSparseInferenceSpec | None = None
+    planned: Planned | None = None
+    digest: str | None = None
+    target: Revision | None = None
+    created: bool = False
+    quiet: bool = False
+
+    @property
+    def rolled_out(self) -> bool:
+        """Whether the target is the revision of this spec."""
+        return self.target is not None and self.target.hash == self.digest and self.accepted.true
+
+
+def hub_model(world: World) -> tuple[str, str] | None:
+    """The repository and revision whose files on the hub are needed; None where nothing would be done with them."""
+    try:
+        spec = parse_spec(world.inference.get("spec") or {}, metadata=world.inference["metadata"])
+    except SpecError:
+        return None
+    source = spec.model.hugging_face
+    if source is None or not needs_hub(spec.model):
+        return None
+    known = revisions.read(world)
+    digest = revisions.intent_hash(spec, revisions.sticky_template_version(spec, known))
+    if revisions.by_hash(known, digest) is not None:
+        return None  # frozen: what the hub says today changes nothing
+    return source.repo, source.revision or "main"
+
+
+def resolve(world: World, parent: Parent, known: tuple[Revision, ...], settings: OperatorSettings) -> Intent:
+    """Judge the spec and find, or make, its revision. known are those that exist, the last wanted at the end."""
+    raw = world.inference.get("spec") or {}
+    quiet = raw.get("paused") is True or raw.get("planOnly") is True
+    return replace(_resolve(world, parent, known, settings), quiet=quiet)
+
+
+def _resolve(world: World, parent: Parent, known: tuple[Revision, ...], settings: OperatorSettings) -> Intent:
+    held = _held(world, known)
+    try:
+        spec = parse_spec(world.inference.get("spec") or {}, metadata=world.inference["metadata"])
+    except SpecError as error:
+        return Intent(_refused(error, Reason.INVALID_SPEC), target=held)
+    template_version = revisions.sticky_template_version(spec, known)
+    digest = revisions.intent_hash(spec, template_version)
+    found = revisions.by_hash(known, digest)
+    try:
+        facts = planning.model_facts(spec, world.hub)
+    except SpecError as error:
+        return Intent(_refused(error, Reason.UNSUPPORTED_MODEL), spec=spec, digest=digest, target=found or held)
+    try:
+        planning.check(spec, facts if isinstance(facts, ModelFacts) else None)
+    except SpecError as error:
+        return Intent(_refused(error, Reason.INVALID_SPEC), spec=spec, digest=digest, target=found or held)
+
+    accepted = Condition(ConditionType.ACCEPTED, Status.TRUE, Reason.VALID, "the spec can be used as it is")
+    if isinstance(facts, Planned):
+        return Intent(accepted, spec, facts, digest, revisions.newest(found, known) if found else held)
+    planned = planning.plan_for(spec, facts, world.nodes, settings)
+    if found is not None:
+        return Intent(accepted, spec, planned, digest, revisions.newest(found, known))
+    if not planned.runs or spec.paused or spec.plan_only:
+        return Intent(accepted, spec, planned, digest, held)
+    made = render.new_revision(parent, digest, template_version, spec, facts, planned, settings)
+    return Intent(accepted, spec, planned, digest, revisions.newest(made, known), created=True)
+
+
+def plan_feasible(intent: Intent, *, all_scheduled: bool) -> Condition | None:
+    """PlanFeasible. A revision that exists and runs has proved that it fits, whatever is free or cordoned today."""
+    today = intent.planned
+    if today is None:
+        return None
+    wanted = ConditionType.PLAN_FEASIBLE
+    plan = today.plan
+    if not intent.rolled_out or intent.created or intent.target is None:
+        said = f"{today.message}: {planstatus.summary(plan)}" if plan is not None and today.runs else today.message
+        return Condition(wanted, today.status, today.reason, said)
+    frozen = f"revision {intent.target.hash} ({intent.target.plan.get('summary', 'planned earlier')})"
+    if today.runs:
+        return Condition(wanted, today.status, today.reason, f"{frozen}; {today.message}")
+    if all_scheduled or today.reason is Reason.UNKNOWN_MODEL_FACTS:
+        return Condition(
+            wanted,
+            Status.TRUE,
+            Reason.FITS,
+            f"{frozen} was planned before and stays; a new plan could not be made today: {today.message}",
+        )
+    return Condition(wanted, today.status, today.reason, f"{today.message}; {frozen} was planned before and stays")
+
+
+def _held(world: World, known: tuple[Revision, ...]) -> Revision | None:
+    """The revision that was wanted last: the status says it; the highest number does where the status is lost."""
+    said = (world.inference.get("status") or {}).get("updateRevision")
+    return revisions.by_hash(known, said) or (known[-1] if known else None)
+
+
+def _refused(error: SpecError, reason: Reason) -> Condition:
+    told = "; ".join(str(one) for one in error.errors)
+    return Condition(ConditionType.ACCEPTED, Status.FALSE, reason, told)

@@ -1,0 +1,221 @@
+"""Requests to the API server: credentials, paths, deadlines and what an answer means. No retries in here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+import aiohttp
+from kubernetes.aio import client, config
+
+from hisparse.errors import Transient
+from hisparse_operator.kinds import Kind
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+JSON: Final = "application/json"
+APPLY: Final = "application/apply-patch+yaml"
+MERGE: Final = "application/merge-patch+json"
+READ_S: Final = 30.0
+WRITE_S: Final = 4.0
+"""A write ends within this time, one way or the other: leader.py counts on it."""
+_OK: Final = range(200, 300)
+_NOT_FOUND, _CONFLICT, _GONE, _INVALID, _TOO_MANY, _SERVER_ERROR = 404, 409, 410, 422, 429, 500
+
+
+class ApiError(Exception):
+    """The API server refused; retrying the same request won't help. A bug, or missing rights (403)."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+
+class NotFoundError(ApiError):
+    """There is no such object, or no such kind."""
+
+
+class Conflict(Transient):
+    """The object changed, vanished or exists already: look again. `reason` is the API server's word for it."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message, retry_seconds=0)
+        self.reason = reason
+
+
+class LeaseLostError(Exception):
+    """We may no longer write: another replica may hold the lease by now."""
+
+
+def failure(status: int, body: bytes, retry_after: str | None) -> Exception:
+    """What an answer outside 2xx means for the caller."""
+    reason, message = "", body.decode(errors="replace").strip()[:500]
+    with contextlib.suppress(ValueError, AttributeError):
+        answer = json.loads(body)
+        reason, message = str(answer.get("reason", "")), str(answer.get("message", message))
+    if status == _NOT_FOUND:
+        return NotFoundError(status, reason, message)
+    # the API server's way to say that an object with this name has another uid than the one that we mean
+    if status == _CONFLICT or (status == _INVALID and "metadata.uid:" in message):
+        return Conflict(reason, message)
+    if status in (_GONE, _TOO_MANY) or status >= _SERVER_ERROR:
+        wait = float(retry_after) if retry_after and retry_after.isdigit() else 0.0
+        return Transient(f"{status} {reason}: {message}", retry_seconds=wait)
+    return ApiError(status, reason, message)
+
+
+class Observer(Protocol):
+    """What counts requests: metrics.py, or nothing in a test."""
+
+    def __call__(self, verb: str, resource: str, code: str, seconds: float) -> None:
+        """One request has ended; code is the HTTP status, or "timeout" or "error"."""
+
+
+def _uncounted(verb: str, resource: str, code: str, seconds: float) -> None:
+    del verb, resource, code, seconds
+
+
+async def load_configuration(kubeconfig: Path | None = None, context: str | None = None) -> client.Configuration:
+    """Credentials from a kubeconfig if one is named, else from the pod's service account."""
+    settings = client.Configuration()
+    if kubeconfig is None and context is None and (SERVICE_ACCOUNT / "token").exists():
+        config.load_incluster_config(  # type: ignore[no-untyped-call]
+            client_configuration=settings
+        )
+    else:
+        await config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=str(kubeconfig) if kubeconfig else None,
+            context=context,
+            client_configuration=settings,
+            persist_config=False,
+        )
+    return settings
+
+
+class Api:
+    """One session with the API server. Writes ask `may_write` first; a no is a LeaseLostError."""
+
+    def __init__(self, configuration: client.Configuration, observer: Observer = _uncounted) -> None:
+        self.configuration = configuration
+        self._client = client.ApiClient(configuration)
+        self._client.user_agent = "hisparse-operator"
+        self._observer = observer
+        self.may_write: Callable[[], bool] = lambda: True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.close()  # type: ignore[no-untyped-call]
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> dict[str, Any] | None:
+        """One object as it is now, None if there is none."""
+        try:
+            return await self._json("get", kind, kind.path(namespace, name))
+        except NotFoundError:
+            return None
+
+    async def list(self, kind: Kind, namespace: str | None) -> tuple[list[dict[str, Any]], str]:
+        """All objects of a kind that concern us, and the resource version at which that was true."""
+        query = {"labelSelector": kind.selector, "fieldSelector": kind.field_selector}
+        answer = await self._json("list", kind, kind.path(namespace), query=query)
+        stamp = {"apiVersion": kind.api_version, "kind": kind.kind}  # a list leaves them out of its items
+        return [stamp | item for item in answer.get("items") or ()], answer["metadata"]["resourceVersion"]
+
+    async def apply(
+        self, kind: Kind, document: Mapping[str, Any], manager: str, *, force: bool, subresource: str | None = None
+    ) -> dict[str, Any]:
+        """Server-side apply; the answer is the object as it is now."""
+        meta = document["metadata"]
+        return await self._write(
+            "apply",
+            kind,
+            kind.path(meta.get("namespace"), meta["name"], subresource),
+            query={"fieldManager": manager, "force": str(force).lower()},
+            body=document,
+            content=APPLY,
+        )
+
+    async def create(self, kind: Kind, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Create an object; Conflict with reason AlreadyExists when there is one."""
+        path = kind.path(document["metadata"].get("namespace"))
+        return await self._write("create", kind, path, body=document)
+
+    async def merge(self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+        """JSON merge patch."""
+        return await self._write("patch", kind, kind.path(namespace, name), body=patch, content=MERGE)
+
+    async def replace(self, kind: Kind, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Update under optimistic locking; Conflict when somebody was faster."""
+        meta = document["metadata"]
+        return await self._write("update", kind, kind.path(meta.get("namespace"), meta["name"]), body=document)
+
+    async def delete(self, kind: Kind, namespace: str | None, name: str, uid: str | None) -> dict[str, Any]:
+        """Delete in the background; with a uid only that very object (else Conflict)."""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        precondition = {"preconditions": {"uid": uid}} if uid else {}
+        return await self._write("delete", kind, kind.path(namespace, name), body=body | precondition)
+
+    async def log(self, kind: Kind, namespace: str, name: str, query: Mapping[str, Any]) -> str:
+        """The log of a pod's container as text."""
+        path = kind.path(namespace, name, "log")
+        body = await self._request("get", kind, path, query=query, accept="*/*")
+        return body.decode(errors="replace")
+
+    async def _write(self, verb: str, kind: Kind, path: str, **rest: Any) -> dict[str, Any]:  # noqa: ANN401
+        if not self.may_write():
+            raise LeaseLostError(f"not {verb} {path}: the lease may have passed to another replica")
+        return await self._json(verb, kind, path, limit=WRITE_S, **rest)
+
+    async def _json(self, verb: str, kind: Kind, path: str, **rest: Any) -> dict[str, Any]:  # noqa: ANN401
+        answer: dict[str, Any] = json.loads(await self._request(verb, kind, path, **rest))
+        return answer
+
+    async def _request(
+        self,
+        verb: str,
+        kind: Kind,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content: str = JSON,
+        accept: str = JSON,
+        limit: float = READ_S,
+    ) -> bytes:
+        method = {"list": "GET", "apply": "PATCH", "create": "POST", "update": "PUT"}.get(verb, verb.upper())
+        begun = time.monotonic()
+        code = "error"
+        try:
+            async with asyncio.timeout(limit):
+                request = await self._client.param_serialize(
+                    method,
+                    path,
+                    query_params=[(key, value) for key, value in (query or {}).items() if value is not None],
+                    header_params={"Accept": accept, "Content-Type": content},
+                    body=body,
+                    auth_settings=["BearerToken"],
+                )
+                answer = await self._client.call_api(*request, _request_timeout=aiohttp.ClientTimeout(total=limit))
+                text: bytes = await answer.read()  # type: ignore[no-untyped-call]
+            code = str(answer.status)
+            if answer.status not in _OK:
+                raise failure(answer.status, text, answer.headers.get("Retry-After"))
+        except TimeoutError as error:
+            code = "timeout"
+            raise Transient(f"{method} {path}: no answer within {limit:g} s", retry_seconds=0) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise Transient(f"{method} {path}: {str(error) or type(error).__name__}", retry_seconds=0) from error
+        else:
+            return text
+        finally:
+            self._observer(verb, kind.plural, code, time.monotonic() - begun)

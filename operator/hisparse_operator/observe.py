@@ -1,0 +1,91 @@
+"""Reads everything that bears on one inference: from the cache, and live only what a decision asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+import structlog
+
+from hisparse.errors import Transient
+from hisparse_operator.cache import Cache, Key
+from hisparse_operator.hub import Hub
+from hisparse_operator.kinds import CHILDREN, POD
+from hisparse_operator.kube import Api, ApiError
+from hisparse_operator.pods import ENGINE, container_status
+from hisparse_operator.world import Object, Outcome, World
+
+log: Final = structlog.get_logger(__name__)
+LOG_LINES: Final = 400
+_LOG_BYTES: Final = 4 * 1024**2
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """The pure core: what should be, and which slow reads that needs. Injected: the shell's tests bring their own."""
+
+    reconcile: Callable[[World, datetime], Outcome]
+    wants_hub: Callable[[World], tuple[str, str] | None] = lambda _: None
+    wants_logs: Callable[[World], tuple[str, ...]] = lambda _: ()
+
+
+class Observer:
+    """Puts the World together."""
+
+    def __init__(self, api: Api, cache: Cache, hub: Hub, decisions: Decisions, *, nodes: bool) -> None:
+        self._api = api
+        self._cache = cache
+        self._hub = hub
+        self._decisions = decisions
+        self._nodes = nodes
+
+    async def world(self, key: Key) -> World | None:
+        """One inference and what bears on it, None if it is gone. Sends nothing for a converged one."""
+        inference = self._cache.inference(key)
+        if inference is None:
+            return None
+        children: dict[str, Any] = {
+            kind.world: self._cache.children(kind, key) for kind in CHILDREN if kind.world is not None
+        }
+        world = World(inference, **children, nodes=self._cache.nodes() if self._nodes else None)
+        if wanted := self._decisions.wants_hub(world):
+            world = replace(world, hub=await self._hub.files(*wanted))
+        if pods := self._decisions.wants_logs(world):
+            by_name = {pod["metadata"]["name"]: pod for pod in world.pods}
+            logs = {name: await self._log(key, by_name[name]) for name in pods if name in by_name}
+            world = replace(world, previous_logs=logs)
+        return world
+
+    def inference(self, key: Key) -> Object | None:
+        """The object itself."""
+        return self._cache.inference(key)
+
+    async def _log(self, key: Key, pod: Object) -> str:
+        """The last lines of the run that ended; empty where they cannot be had (evicted, node gone)."""
+        ended = ended_run(pod)
+        query = {
+            "container": ENGINE,
+            "previous": "false" if ended else "true",
+            "tailLines": LOG_LINES,
+            "limitBytes": _LOG_BYTES,
+        }
+        name = pod["metadata"]["name"]
+        try:
+            text = await self._api.log(POD, key.namespace, name, query)
+        except (ApiError, Transient) as error:
+            # a node that is down must not keep us from saying what else we know
+            log.warning("no log", inference=str(key), pod=name, error=str(error))
+            return ""
+        return plain_lines(text)
+
+
+def ended_run(pod: Object) -> bool:
+    """Whether the engine's ended run is still the current one (else it is the previous)."""
+    return bool((container_status(pod).get("state") or {}).get("terminated"))
+
+
+def plain_lines(text: str) -> str:
+    """Lines as written, without carriage returns (vLLM's progress bars end in them)."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,0 +1,176 @@
+"""The closed catalogue of condition types, reasons and event reasons: what the operator can say, and what it means.
+
+Scripts and alerts match on these words. A word that is not here is never written (a test holds us to it), and one
+that is here keeps its meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+
+class ConditionType(StrEnum):
+    """True is the good state of each. One that nothing can judge yet is absent, never True."""
+
+    ACCEPTED = "Accepted"
+    PLAN_FEASIBLE = "PlanFeasible"
+    SCHEDULED = "Scheduled"
+    WORKLOAD_READY = "WorkloadReady"
+    TIER_ACTIVE = "TierActive"
+    ROUTE_READY = "RouteReady"
+    AVAILABLE = "Available"
+    PROGRESSING = "Progressing"
+    READY = "Ready"
+
+
+class Reason(StrEnum):
+    """Why a condition has its status."""
+
+    # Accepted
+    VALID = "Valid"
+    INVALID_SPEC = "InvalidSpec"
+    UNSUPPORTED_MODEL = "UnsupportedModel"
+    # PlanFeasible
+    FITS = "Fits"
+    HBM_INSUFFICIENT = "HBMInsufficient"
+    HOST_MEMORY_INSUFFICIENT = "HostMemoryInsufficient"
+    HOST_POOL_INSUFFICIENT = "HostPoolInsufficient"
+    SEQUENCES_INSUFFICIENT = "SequencesInsufficient"
+    GPUS_INSUFFICIENT = "GPUsInsufficient"
+    SHM_EXCEEDS_NODE = "ShmExceedsNode"
+    MAX_LEN_EXCEEDS_POOL = "MaxLenExceedsPool"
+    NO_MATCHING_NODES = "NoMatchingNodes"
+    NO_GPU_LABELS = "NoGPULabels"
+    NODES_NOT_VISIBLE = "NodesNotVisible"
+    UNKNOWN_MODEL_FACTS = "UnknownModelFacts"
+    # Scheduled
+    ALL_SCHEDULED = "AllScheduled"
+    INSUFFICIENT_GPU = "InsufficientGPU"
+    INSUFFICIENT_MEMORY = "InsufficientMemory"
+    TAINT_MISMATCH = "TaintMismatch"
+    PVC_NOT_BOUND = "PVCNotBound"
+    SCHEDULING_GATED = "SchedulingGated"
+    UNSCHEDULABLE = "Unschedulable"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    PODS_REFUSED = "PodsRefused"
+    WAITING_FOR_PODS = "WaitingForPods"
+    # WorkloadReady
+    MINIMUM_REPLICAS_READY = "MinimumReplicasReady"
+    STARTING = "Starting"
+    CRASH_LOOP = "CrashLoop"
+    OOM_KILLED = "OOMKilled"
+    STARTUP_TIMEOUT = "StartupTimeout"
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    CONTAINER_CONFIG_ERROR = "ContainerConfigError"
+    NOT_ROLLED_OUT = "NotRolledOut"
+    # TierActive
+    DISABLED = "Disabled"
+    NOT_REPORTED = "NotReported"
+    # RouteReady, Available
+    ENDPOINTS_READY = "EndpointsReady"
+    NO_ENDPOINTS = "NoEndpoints"
+    SERVING = "Serving"
+    NO_SERVING_REPLICAS = "NoServingReplicas"
+    SCALED_TO_ZERO = "ScaledToZero"
+    # Progressing
+    NEW_REVISION = "NewRevision"
+    SCALING = "Scaling"
+    COMPLETE = "Complete"
+    NEW_REVISION_FAILING = "NewRevisionFailing"
+    HELD = "Held"
+    PAUSED = "Paused"
+    PLAN_ONLY = "PlanOnly"
+    CHILD_CONFLICT = "ChildConflict"
+    # Ready
+    PROVEN = "Proven"
+    REFUSED = "Refused"
+
+
+MEANING: Final[Mapping[Reason, str]] = MappingProxyType(
+    {
+        Reason.VALID: "the spec can be used by this operator and the engine version that it names",
+        Reason.INVALID_SPEC: "a field has to be edited; pods of an earlier, valid spec stay as they are",
+        Reason.UNSUPPORTED_MODEL: "the planner cannot size this model; the message names the model.facts entry to set",
+        Reason.FITS: "at least one kind of node holds a replica; status.plan has the numbers",
+        Reason.HBM_INSUFFICIENT: "GPU memory is too small for weights, workspace and one request of maxTokens",
+        Reason.HOST_MEMORY_INSUFFICIENT: "the pod needs more memory than the nodes can give",
+        Reason.HOST_POOL_INSUFFICIENT: "the host pool holds less than one request of maxTokens",
+        Reason.SEQUENCES_INSUFFICIENT: "maxConcurrentRequests or maxBatchedTokens leaves no room for one request",
+        Reason.GPUS_INSUFFICIENT: "no node has as many GPUs as a replica asks for",
+        Reason.SHM_EXCEEDS_NODE: "/dev/shm for the pool is larger than the nodes' memory",
+        Reason.MAX_LEN_EXCEEDS_POOL: "maxTokens is longer than the whole pool",
+        Reason.NO_MATCHING_NODES: "no node can take a replica; status.capacity.rejected says why, node by node",
+        Reason.NO_GPU_LABELS: "no node carries nvidia.com/gpu.product, so nobody can say which GPU it has",
+        Reason.NODES_NOT_VISIBLE: "the operator may not look at nodes; the plan rests on the product that was named",
+        Reason.UNKNOWN_MODEL_FACTS: "the model's config.json or size is not known; set model.config or model.facts",
+        Reason.ALL_SCHEDULED: "every pod that should exist has a node",
+        Reason.INSUFFICIENT_GPU: "the scheduler finds no node with enough free GPUs",
+        Reason.INSUFFICIENT_MEMORY: "the scheduler finds no node with enough free memory",
+        Reason.TAINT_MISMATCH: "the nodes that are left have taints that the pod does not tolerate",
+        Reason.PVC_NOT_BOUND: "a volume claim of the pod does not exist or is not bound",
+        Reason.SCHEDULING_GATED: "somebody (a queue) holds the pod back with a scheduling gate",
+        Reason.UNSCHEDULABLE: "the scheduler's message has the cause",
+        Reason.QUOTA_EXCEEDED: "a ResourceQuota of the namespace refuses the pod",
+        Reason.PODS_REFUSED: "the API server refuses the pod; the message is its own",
+        Reason.WAITING_FOR_PODS: "the pods have not been created, or looked at by the scheduler, yet",
+        Reason.MINIMUM_REPLICAS_READY: "every wanted replica is of this generation and ready",
+        Reason.STARTING: "pods of this generation are loading and have not failed",
+        Reason.CRASH_LOOP: "the engine ends again and again; status.lastFailure has the cause",
+        Reason.OOM_KILLED: "the engine went over its memory limit and was killed",
+        Reason.STARTUP_TIMEOUT: "the engine was not up within its start-up budget and was killed",
+        Reason.IMAGE_PULL_FAILED: "an image cannot be had; the message is the container runtime's",
+        Reason.CONTAINER_CONFIG_ERROR: "a Secret, ConfigMap or mount that the pod names cannot be used",
+        Reason.NOT_ROLLED_OUT: "no pod of this generation may be made now; Progressing says why",
+        Reason.DISABLED: "this plan has no host tier; status.mode says why",
+        Reason.NOT_REPORTED: "nobody has asked the engine yet whether its tier is on",
+        Reason.ENDPOINTS_READY: "the Service has endpoints that take requests",
+        Reason.NO_ENDPOINTS: "the Service has no endpoint that takes requests",
+        Reason.SERVING: "at least one replica, of whichever revision, takes requests",
+        Reason.NO_SERVING_REPLICAS: "no replica takes requests",
+        Reason.SCALED_TO_ZERO: "spec.replicas is 0",
+        Reason.NEW_REVISION: "pods move to a new revision, one at a time",
+        Reason.SCALING: "pods are being added or removed",
+        Reason.COMPLETE: "nothing is left to do",
+        Reason.NEW_REVISION_FAILING: "a pod of the new revision does not start; healthy old ones are left alone",
+        Reason.HELD: "the spec is invalid or does not fit: what runs stays as it is",
+        Reason.PAUSED: "spec.paused is true: nothing but status is written",
+        Reason.PLAN_ONLY: "spec.planOnly is true: nothing but status is written",
+        Reason.CHILD_CONFLICT: "an object that belongs to somebody else has a name that we need",
+        Reason.PROVEN: "accepted, planned, ready and routed, all for this generation",
+        Reason.REFUSED: "the API server refuses one of our writes; the message is its own",
+    }
+)
+
+
+class EventReason(StrEnum):
+    """Reasons of Events that are not those of a condition."""
+
+    PLAN_FITS = "PlanFits"
+    REVISION_CREATED = "RevisionCreated"
+    UNPINNED_MODEL = "UnpinnedModel"
+    PLAN_WARNING = "PlanWarning"
+    ROLLOUT_STARTED = "RolloutStarted"
+    ROLLOUT_COMPLETE = "RolloutComplete"
+    ENGINE_FAILED = "EngineFailed"
+    UNAVAILABLE = "Unavailable"
+    NOT_READY = "NotReady"
+    INTERNAL_ERROR = "InternalError"
+
+
+EVENT_MEANING: Final[Mapping[EventReason, str]] = MappingProxyType(
+    {
+        EventReason.PLAN_FITS: "PlanFeasible became True",
+        EventReason.REVISION_CREATED: "the intent changed; its plan and pod template are frozen now",
+        EventReason.UNPINNED_MODEL: "model.huggingFace.revision is not a commit hash: a restart may load other weights",
+        EventReason.PLAN_WARNING: "the plan fits and has a drawback that one should know",
+        EventReason.ROLLOUT_STARTED: "pods begin to move to another revision",
+        EventReason.ROLLOUT_COMPLETE: "every wanted pod is of the update revision and ready",
+        EventReason.ENGINE_FAILED: "an engine container ended with a failure that was not known before",
+        EventReason.UNAVAILABLE: "Available became False",
+        EventReason.NOT_READY: "Ready became False",
+        EventReason.INTERNAL_ERROR: "a bug in the operator; its log has the trace, and it tries again",
+    }
+)

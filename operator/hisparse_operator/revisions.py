@@ -1,0 +1,180 @@
+"""Revisions: what the user meant, as a hash, and what was made of it, frozen.
+
+The hash covers the user's intent and the template version. It never covers what the API server or a newer operator
+fills in, so an upgrade restarts nobody. A ControllerRevision keeps the pod template and the plan exactly as they were
+made; a revision that exists is never rendered again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from hisparse.engine import TEMPLATE_VERSION
+from hisparse.spec import HiSparseInferenceSpec
+from hisparse_operator import planstatus
+from hisparse_operator.identity import REVISION_LABEL, Parent, labels_of, name_of, named
+from hisparse_operator.kinds import GROUP
+from hisparse_operator.world import Object, World
+
+HASH_LENGTH: Final = 10
+TEMPLATE_ANNOTATION: Final = f"{GROUP}/template-version"
+PLAN_FILE: Final = "plan.json"
+NOT_OF_THE_POD: Final[dict[str, Any]] = {
+    "replicas": True,
+    "paused": True,
+    "plan_only": True,
+    "disruption": True,
+    "networking": {"network_policy"},
+    # resolved first, so that naming the version that is in force restarts nobody
+    "engine": {"template_version"},
+}
+"""Fields that shape no pod. Every other field that a user sets is part of the intent, also one that is new."""
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One frozen revision. number grows with use: the one that was wanted last has the highest.
+
+    plan and mode are status.plan and status.mode as they were; version is the engine's.
+    """
+
+    hash: str
+    number: int
+    template_version: int
+    template: Mapping[str, Any]
+    launch: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    mode: Mapping[str, Any]
+    products: tuple[str, ...] = ()
+    version: str = ""
+
+    def data(self) -> dict[str, Any]:
+        """What the ControllerRevision holds."""
+        return {
+            "templateVersion": self.template_version,
+            "template": self.template,
+            "launch": self.launch,
+            "plan": self.plan,
+            "mode": self.mode,
+            "products": list(self.products),
+            "engineVersion": self.version,
+        }
+
+    def document(self, parent: Parent) -> dict[str, Any]:
+        """The ControllerRevision."""
+        return {
+            "apiVersion": "apps/v1",
+            "kind": "ControllerRevision",
+            "metadata": {
+                "name": parent.child(self.hash),
+                "namespace": parent.namespace,
+                "labels": parent.labels(self.hash),
+                "ownerReferences": parent.owner_references(),
+            },
+            "revision": self.number,
+            "data": self.data(),
+        }
+
+    def plan_json(self) -> str:
+        """The content of plan.json, byte for byte the same each time."""
+        return json.dumps(self.launch, indent=2, sort_keys=True) + "\n"
+
+
+def intent_hash(spec: HiSparseInferenceSpec, template_version: int) -> str:
+    """The name of what the user asked for."""
+    intent = spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True, exclude=NOT_OF_THE_POD)
+    text = json.dumps(
+        {"intent": _without_empty(intent), "templateVersion": template_version}, sort_keys=True, separators=(",", ":")
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
+
+
+def sticky_template_version(spec: HiSparseInferenceSpec, known: Sequence[Revision]) -> int:
+    """engine.templateVersion, else that of the newest revision, else today's."""
+    if spec.engine is not None and spec.engine.template_version is not None:
+        return spec.engine.template_version
+    return known[-1].template_version if known else TEMPLATE_VERSION
+
+
+def read(world: World) -> tuple[Revision, ...]:
+    """All revisions that there are traces of, the one wanted last at the end."""
+    stored = [revision for obj in world.controller_revisions if (revision := _stored(obj)) is not None]
+    names = {revision.hash for revision in stored}
+    lost = [
+        revision
+        for replica_set in world.replica_sets
+        if labels_of(replica_set).get(REVISION_LABEL, "") not in names | {""}
+        and (revision := _recovered(replica_set, world)) is not None
+    ]
+    return tuple(sorted(stored + lost, key=lambda revision: (revision.number, revision.hash)))
+
+
+def by_hash(revisions: Iterable[Revision], wanted: str | None) -> Revision | None:
+    """The revision of that hash."""
+    return next((revision for revision in revisions if revision.hash == wanted), None)
+
+
+def newest(revision: Revision, known: Sequence[Revision]) -> Revision:
+    """The same revision with the highest number: it is the one wanted now."""
+    others = [other.number for other in known if other.hash != revision.hash]
+    highest = max(others, default=0)
+    return revision if revision.number > highest else replace(revision, number=highest + 1)
+
+
+def outdated(known: Sequence[Revision], keep: frozenset[str], limit: int) -> tuple[Revision, ...]:
+    """Revisions beyond the history limit, oldest first. Those in `keep` (wanted, or with pods) do not count."""
+    idle = [revision for revision in known if revision.hash not in keep]
+    return tuple(idle[: max(0, len(idle) - limit)])
+
+
+def _stored(obj: Object) -> Revision | None:
+    """A ControllerRevision of ours. Anybody may make one with our labels: without our data it is not a revision."""
+    data = obj.get("data")
+    revision = labels_of(obj).get(REVISION_LABEL) or name_of(obj).rpartition("-")[2]
+    if not isinstance(data, Mapping) or not isinstance(data.get("template"), Mapping):
+        return None
+    return Revision(
+        hash=revision,
+        number=int(obj.get("revision", 0)),
+        template_version=int(data.get("templateVersion", TEMPLATE_VERSION)),
+        template=data["template"],
+        launch=data.get("launch") or {},
+        plan=data.get("plan") or {},
+        mode=data.get("mode") or {},
+        products=tuple(data.get("products") or ()),
+        version=str(data.get("engineVersion", "")),
+    )
+
+
+def _recovered(replica_set: Object, world: World) -> Revision | None:
+    """A revision whose ControllerRevision is gone, read back from its ReplicaSet, its plan and the status."""
+    config_map = named(world.config_maps, name_of(replica_set))
+    try:
+        launch = json.loads(((config_map or {}).get("data") or {}).get(PLAN_FILE, ""))
+    except ValueError:
+        return None
+    annotations = replica_set["metadata"].get("annotations") or {}
+    digest = labels_of(replica_set)[REVISION_LABEL]
+    status: Mapping[str, Any] = world.inference.get("status") or {}
+    shown = status if status.get("updateRevision") == digest else {}
+    return Revision(
+        hash=digest,
+        number=0,
+        template_version=int(annotations.get(TEMPLATE_ANNOTATION, TEMPLATE_VERSION)),
+        template=replica_set["spec"]["template"],
+        launch=launch,
+        plan=planstatus.without_note(shown.get("plan") or {}),
+        mode=shown.get("mode") or {},
+        version=labels_of(replica_set).get("app.kubernetes.io/version", ""),
+    )
+
+
+def _without_empty(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Without empty blocks: `engine: {}` asks for the same as no engine at all."""
+    if isinstance(value, Mapping):
+        return {key: kept for key, part in value.items() if (kept := _without_empty(part)) not in ({}, [])}
+    return value

@@ -1,0 +1,342 @@
+"""The operator put together: lease, watches, cache, queue, workers, health; and how all of it ends.
+
+    lease --- leads ---> kopf watches --> cache --> queue --> workers: observe -> reconcile -> apply
+                              whole lists --^         ^-- resync
+
+It stands by until it holds the lease and ends when it loses it: the pod's restart is the way back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+import socket
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import kopf
+import structlog
+
+from hisparse.errors import Transient
+from hisparse_operator import health, watch
+from hisparse_operator.apply import Applier
+from hisparse_operator.cache import Cache, Change, Key, key_of
+from hisparse_operator.hub import HuggingFace, NoHub
+from hisparse_operator.kinds import CHILDREN, INFERENCE, NODE, OWN_LEASE, Kind
+from hisparse_operator.kube import WRITE_S, Api, ApiError, NotFoundError, load_configuration
+from hisparse_operator.leader import Leader, Times
+from hisparse_operator.metrics import Metrics, own_version
+from hisparse_operator.observe import Decisions, Observer
+from hisparse_operator.worker import Worker
+from hisparse_operator.workqueue import WorkQueue
+
+log: Final = structlog.get_logger(__name__)
+_CHILD_DELAY_S: Final = 0.05
+_NODE_DELAY_S: Final = 0.5
+_CRD_WAIT_S: Final = 5.0
+_SECOND_LIST_S: Final = 15.0
+_LEAST_LIST_S: Final = 60.0
+_DRAIN_S: Final = 3.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says. No namespaces: the whole cluster, nodes included."""
+
+    lease_namespace: str
+    namespaces: tuple[str, ...] = ()
+    kubeconfig: Path | None = None
+    context: str | None = None
+    host: str | None = None
+    port: int = 8080
+    resync_s: float = 600.0
+    workers: int = 4
+    hub: str | None = None
+    times: Times = field(default_factory=Times)
+    limits: health.Limits = field(default_factory=health.Limits)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What is listed and watched."""
+        return (INFERENCE, *CHILDREN) if self.namespaces else (INFERENCE, NODE, *CHILDREN)
+
+    @property
+    def watched(self) -> tuple[Kind, ...]:
+        """The same with our own lease, whose renewals show that events come through; where we may watch it."""
+        seen = not self.namespaces or self.lease_namespace in self.namespaces
+        return (*self.kinds, OWN_LEASE) if seen else self.kinds
+
+
+class Operator:
+    """One process of the operator."""
+
+    def __init__(
+        self,
+        options: Options,
+        decisions: Decisions,
+        api: Api,
+        lease_api: Api,
+        metrics: Metrics,
+        hub: Any,  # noqa: ANN401
+    ) -> None:
+        self._options = options
+        self._api = api
+        self._metrics = metrics
+        self._cache = Cache()
+        self._queue: WorkQueue[Key] = WorkQueue()
+        self._identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
+        self._leader = Leader(lease_api, options.lease_namespace, self._identity, options.times)
+        api.may_write = lambda: self._leader.leads
+        observer = Observer(api, self._cache, hub, decisions, nodes=not options.namespaces)
+        applier = Applier(api, self._cache, _utc_now, self._identity)
+        self._worker = Worker(
+            self._queue, observer, decisions, applier, metrics, resync_s=options.resync_s, now=_utc_now
+        )
+        self._lag = health.LoopLag()
+        self._leads = False
+        self._synced = asyncio.Event()
+        self._last_event: float | None = None
+        self._publish()
+
+    async def run(self) -> int:
+        """Run until SIGTERM (0) or until something ends that should not (1)."""
+        stop = asyncio.Event()
+        pages = health.application(self._metrics, self._vitals, self._options.limits)
+        async with _task(self._lag.watch()), health.serving(pages, self._options.host, self._options.port) as port:
+            log.info("started", version=own_version(), identity=self._identity, port=port)
+            with _signals(stop):
+                if not await _first(self._leader.acquire(), stop.wait()):
+                    return 0
+                self._leads = True
+                return await self._lead(stop)
+
+    async def _lead(self, stop: asyncio.Event) -> int:
+        # created before kopf starts: when kopf ends it cancels every task younger than itself
+        workers = [asyncio.create_task(self._work(), name="worker") for _ in range(self._options.workers)]
+        others = [
+            asyncio.create_task(self._leader.hold(), name="lease"),
+            asyncio.create_task(self._relist(), name="whole lists"),
+            asyncio.create_task(stop.wait(), name="signal"),
+        ]
+        others.append(asyncio.create_task(self._watch(stop), name="watches"))
+        done, _ = await asyncio.wait([*workers, *others], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            if error := task.exception():
+                log.error("ended", task=task.get_name(), exc_info=error)
+            else:
+                log.info("ended", task=task.get_name())
+        await self._end(workers, others)
+        return 0 if stop.is_set() else 1
+
+    async def _end(self, workers: list[asyncio.Task[None]], others: list[asyncio.Task[Any]]) -> None:
+        """Finish the writes in flight, only then let another replica write, then the rest."""
+        self._queue.close()
+        _, late = await asyncio.wait(workers, timeout=_DRAIN_S if self._synced.is_set() else 0)
+        self._api.may_write = lambda: False
+        if late:  # a long pass: it stops at its next write, and the one in flight ends within this time
+            _, late = await asyncio.wait(late, timeout=WRITE_S)
+        await _cancelled(*late, others[0])
+        await self._leader.release()
+        self._leads = False
+        await _cancelled(*others[1:])
+
+    async def _work(self) -> None:
+        await self._synced.wait()
+        await self._worker.run()
+
+    async def _watch(self, stop: asyncio.Event) -> None:
+        """Kopf, once there is something to watch; ends only by an error."""
+        await self._await_crd()
+        kinds = self._options.watched
+        ignored = asyncio.all_tasks()
+
+        async def credentials() -> Any:  # noqa: ANN401
+            return await load_configuration(self._options.kubeconfig, self._options.context)
+
+        tasks = await kopf.spawn_tasks(
+            registry=watch.registry(kinds, credentials, self._on_event),
+            settings=watch.settings(kinds),
+            clusterwide=not self._options.namespaces,
+            namespaces=self._options.namespaces,
+        )
+        self._last_event = time.monotonic()  # watches that never tell of anything grow old too
+        _install(stop)  # kopf has put its own signal handlers in place
+        await kopf.run_tasks(tasks, ignored=ignored)
+
+    async def _await_crd(self) -> None:
+        """Kopf never comes back to a kind that does not exist when it starts."""
+        while True:
+            try:
+                for scope in self._scopes(INFERENCE):
+                    await self._api.list(INFERENCE, scope)
+            except NotFoundError:
+                log.warning("the CRD is not installed; waiting for it", kind=INFERENCE.plural)
+            except Transient as error:
+                log.warning("waiting for the API server", error=str(error))
+            else:
+                return
+            await asyncio.sleep(_CRD_WAIT_S)
+
+    async def _relist(self) -> None:
+        """Whole lists: before the first pass, soon after the watches began, then at every resync."""
+        await self._await_crd()
+        while not await self._list_all(count=False):  # noqa: ASYNC110 - polls the API server, not a variable
+            await asyncio.sleep(_CRD_WAIT_S)
+        self._synced.set()
+        log.info("synced", objects=len(self._cache.keys()))
+        await asyncio.sleep(_SECOND_LIST_S)
+        while True:
+            await self._list_all(count=True)
+            await asyncio.sleep(max(self._options.resync_s, _LEAST_LIST_S) * random.uniform(0.9, 1.1))  # noqa: S311
+
+    async def _list_all(self, *, count: bool) -> bool:
+        try:
+            for kind in self._options.kinds:
+                for scope in self._scopes(kind):
+                    items, version = await self._api.list(kind, scope)
+                    changes = self._cache.replace(kind, scope, items, version)
+                    for change in changes:
+                        self._poke(change)
+                    if count and changes:
+                        self._metrics.watch_missed(kind.kind, len(changes))
+        except Transient as error:
+            log.warning("not listed", error=str(error))
+            return False
+        except ApiError:
+            if not count:
+                raise  # at the start: missing rights, and nothing works without
+            log.exception("not listed")
+            return False
+        return True
+
+    def _scopes(self, kind: Kind) -> tuple[str | None, ...]:
+        return self._options.namespaces if kind.namespaced and self._options.namespaces else (None,)
+
+    def _on_event(self, kind: Kind, sort: str | None, item: Mapping[str, Any]) -> None:
+        self._last_event = time.monotonic()
+        self._metrics.watch_event(kind.kind)
+        if kind == OWN_LEASE:
+            return
+        change = self._cache.remove(kind, item) if sort == "DELETED" else self._cache.put(kind, item)
+        if change is not None:
+            self._poke(change)
+
+    def _poke(self, change: Change) -> None:
+        """Queue the inferences that a change may concern."""
+        if change.kind == NODE:
+            for each in self._cache.keys():  # noqa: SIM118 - not a dict
+                self._queue.add(each, _NODE_DELAY_S)
+            return
+        for item in (change.old, change.new):
+            key = None if item is None else key_of(change.kind, item)
+            if key is None:
+                continue
+            if change.kind != INFERENCE:
+                self._queue.add(key, _CHILD_DELAY_S)
+            elif change.new is None:
+                self._queue.drop(key)
+            else:
+                self._queue.add(key, urgent=_edited(change))
+
+    def _vitals(self) -> health.Vitals:
+        now = time.monotonic()
+        watching = self._leads and OWN_LEASE in self._options.watched and self._last_event is not None
+        return health.Vitals(
+            loop_lag=self._lag.seconds,
+            watch_age=now - (self._last_event or now) if watching else None,
+            lease_age=now - self._leader.last_contact,
+            leads=self._leads,
+            synced=self._synced.is_set(),
+        )
+
+    def _publish(self) -> None:
+        gauge = self._metrics.gauge
+        gauge("hisparse_operator_leader", "1 while this replica may write.", lambda: float(self._leader.leads))
+        gauge("hisparse_operator_queue_depth", "Objects that could be worked on now.", lambda: len(self._queue))
+        gauge("hisparse_operator_queue_delayed", "Objects that wait for their time.", lambda: self._queue.delayed)
+        gauge("hisparse_operator_workers_busy", "Passes that run now.", lambda: self._queue.held)
+        gauge("hisparse_operator_loop_lag_seconds", "How late the event loop runs.", lambda: self._lag.seconds)
+        gauge(
+            "hisparse_operator_watch_age_seconds",
+            "Since the last watch event; the own lease makes one every few seconds.",
+            lambda: self._vitals().watch_age,
+        )
+        self._metrics.objects(self._cache)
+
+
+async def run(options: Options, decisions: Decisions) -> int:
+    """Run one operator; the exit code."""
+    configuration = await load_configuration(options.kubeconfig, options.context)
+    metrics = Metrics()
+    async with (
+        Api(configuration, metrics.request) as api,
+        # a connection of its own: renewals never queue behind other requests
+        Api(configuration, metrics.request) as lease_api,
+        aiohttp.ClientSession(trust_env=True) as session,
+    ):
+        hub = HuggingFace(session, options.hub) if options.hub else NoHub()
+        return await Operator(options, decisions, api, lease_api, metrics, hub).run()
+
+
+def _edited(change: Change) -> bool:
+    """Whether somebody else than us changed the object: a new one, another spec, labels or annotations."""
+    if change.old is None or change.new is None:
+        return True
+    old, new = change.old["metadata"], change.new["metadata"]
+    return any(old.get(part) != new.get(part) for part in ("uid", "generation", "labels", "annotations"))
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _install(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+
+@contextlib.contextmanager
+def _signals(stop: asyncio.Event) -> Iterator[None]:
+    _install(stop)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+
+@contextlib.asynccontextmanager
+async def _task(work: Awaitable[None]) -> AsyncIterator[None]:
+    task = asyncio.ensure_future(work)
+    try:
+        yield
+    finally:
+        await _cancelled(task)
+
+
+async def _first(wanted: Awaitable[None], other: Awaitable[object]) -> bool:
+    """Whether the wanted one came first; the later one is cancelled."""
+    tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(wanted), asyncio.ensure_future(other)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if tasks[0].done():
+            tasks[0].result()
+            return True
+        return False
+    finally:
+        await _cancelled(*tasks)
+
+
+async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,381 @@
+"""The writer against a real API server: what it sends, what it leaves alone, what it gives up."""
+
+from collections.abc import AsyncIterator
+from copy import deepcopy
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from hisparse.errors import Transient
+from hisparse_operator.apply import Applied, Applier, ChildTakenError
+from hisparse_operator.cache import Cache
+from hisparse_operator.kinds import BY_NAME, EVENT, FIELD_MANAGER, INFERENCE, STATUS_MANAGER, Kind
+from hisparse_operator.kube import Api, ApiError, Conflict, LeaseLostError, load_configuration
+from hisparse_operator.ownership import in_place
+from hisparse_operator.world import Event, Outcome, Ref
+from hisparse_testenv.shared import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore:unclosed transport:ResourceWarning")]
+
+SERVICE, CONFIG_MAP = BY_NAME["v1", "Service"], BY_NAME["v1", "ConfigMap"]
+LABELS = {"app.kubernetes.io/name": "hisparse", "inference.hisparse.dev/inference": "glm"}
+
+
+@dataclass
+class Scene:
+    api: Api
+    namespace: str
+    inference: dict[str, Any]
+    now: datetime = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
+    requests: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def count(self, verb: str, resource: str, code: str, seconds: float) -> None:
+        del seconds
+        self.requests.append((verb, resource, code))
+
+    def writes(self) -> list[tuple[str, str, str]]:
+        """Requests other than reads since the last call."""
+        found = [one for one in self.requests if one[0] not in ("get", "list")]
+        self.requests.clear()
+        return found
+
+    def owner(self) -> dict[str, Any]:
+        return {
+            "apiVersion": INFERENCE.api_version,
+            "kind": INFERENCE.kind,
+            "name": "glm",
+            "uid": self.inference["metadata"]["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+
+    def child(self, api_version: str, kind: str, name: str = "glm", **rest: Any) -> dict[str, Any]:
+        meta = {"name": name, "namespace": self.namespace, "labels": LABELS, "ownerReferences": [self.owner()]}
+        return {"apiVersion": api_version, "kind": kind, "metadata": meta, **rest}
+
+    def config_map(self, **data: str) -> dict[str, Any]:
+        return self.child("v1", "ConfigMap", data=data)
+
+    async def cache(self) -> Cache:
+        """What a fresh process would know."""
+        cache = Cache()
+        for kind in BY_NAME.values():
+            cache.replace(kind, self.namespace, *await self.api.list(kind, self.namespace))
+        self.requests.clear()
+        return cache
+
+    async def applier(self) -> Applier:
+        return Applier(self.api, await self.cache(), lambda: self.now)
+
+    async def live(self, kind: Kind, name: str = "glm") -> dict[str, Any]:
+        found = await self.api.get(kind, self.namespace, name)
+        assert found is not None
+        return found
+
+    async def edit(self, kind: Kind, patch: dict[str, Any], name: str = "glm") -> None:
+        """Somebody else changes an object."""
+        await self.api.merge(kind, self.namespace, name, patch)
+
+
+@pytest_asyncio.fixture
+async def scene(installed: Cluster, namespace: str) -> AsyncIterator[Scene]:
+    found: list[Scene] = []
+    configuration = await load_configuration(installed.kubeconfig)
+    async with Api(configuration, lambda *request: found[0].count(*request) if found else None) as api:
+        document = {
+            "apiVersion": INFERENCE.api_version,
+            "kind": INFERENCE.kind,
+            "metadata": {"name": "glm", "namespace": namespace},
+            "spec": {
+                "model": {"huggingFace": {"repo": "zai-org/GLM-5.3-FP8"}},
+                "context": {"maxTokens": 1048576},
+                "resources": {"gpus": 8},
+            },
+        }
+        found.append(Scene(api, namespace, await api.create(INFERENCE, document)))
+        yield found[0]
+
+
+def everything(scene: Scene) -> tuple[dict[str, Any], ...]:
+    """All kinds that we write, with what the API server fills in or writes differently."""
+    container = {
+        "name": "engine",
+        "image": "registry.example/vllm:1",
+        "command": ["hisparse-launch"],
+        "ports": [{"name": "http", "containerPort": 8000}],
+        "env": [
+            {"name": "EMPTY", "value": ""},
+            {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        ],
+        "resources": {
+            "requests": {"cpu": "0.5", "memory": "2048Gi", "nvidia.com/gpu": 8},
+            "limits": {"memory": "2048Gi", "nvidia.com/gpu": 8},
+        },
+        "startupProbe": {"httpGet": {"path": "/readyz", "port": 8001}, "failureThreshold": 120},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "plan", "mountPath": "/etc/hisparse"}],
+    }
+    pod = {
+        "metadata": {"labels": LABELS | {"inference.hisparse.dev/revision": "abc"}},
+        "spec": {
+            "automountServiceAccountToken": False,
+            "containers": [container],
+            "volumes": [
+                {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1024Mi"}},
+                {"name": "plan", "configMap": {"name": "glm"}},
+                {"name": "tmp", "emptyDir": {}},
+            ],
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [
+                            {"matchExpressions": [{"key": "nvidia.com/gpu.product", "operator": "In", "values": ["x"]}]}
+                        ]
+                    }
+                }
+            },
+        },
+    }
+    selector = {"matchLabels": {"inference.hisparse.dev/inference": "glm", "inference.hisparse.dev/revision": "abc"}}
+    return (
+        scene.child("v1", "ServiceAccount", automountServiceAccountToken=False),
+        scene.config_map(**{"plan.json": "{}"}),
+        scene.child("apps/v1", "ControllerRevision", revision=1, data={"plan": {"gpus": 8, "empty": {}, "none": None}}),
+        scene.child(
+            "v1",
+            "Service",
+            spec={"selector": LABELS, "ports": [{"name": "http", "port": 8000, "targetPort": "http"}]},
+        ),
+        scene.child(
+            "networking.k8s.io/v1",
+            "NetworkPolicy",
+            spec={
+                "podSelector": {"matchLabels": LABELS},
+                "policyTypes": ["Ingress"],
+                "ingress": [{"ports": [{"port": 8000}]}],
+            },
+        ),
+        scene.child(
+            "policy/v1", "PodDisruptionBudget", spec={"maxUnavailable": 1, "selector": {"matchLabels": LABELS}}
+        ),
+        scene.child("apps/v1", "ReplicaSet", spec={"replicas": 0, "selector": selector, "template": pod}),
+    )
+
+
+async def test_every_kind_is_in_place_after_one_apply_as_a_fresh_process_sees_it(scene: Scene) -> None:
+    outcome = Outcome(apply=everything(scene))
+    assert await (await scene.applier()).apply(scene.inference, outcome) == Applied(children=7)
+    cache = await scene.cache()
+    for document in outcome.apply:
+        kind = BY_NAME[document["apiVersion"], document["kind"]]
+        live = cache.get(kind, scene.namespace, "glm")
+        assert live is not None
+        assert in_place(live, document, FIELD_MANAGER), document["kind"]
+    assert await (await scene.applier()).apply(scene.inference, outcome) == Applied()
+    assert scene.requests == []
+
+
+def _changes() -> list[Any]:
+    def image(document: dict[str, Any]) -> None:
+        document["spec"]["template"]["metadata"]["labels"]["more"] = "x"
+
+    def cpu(document: dict[str, Any]) -> None:
+        document["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "600m"
+
+    def gone(document: dict[str, Any]) -> None:
+        del document["spec"]["template"]["spec"]["containers"][0]["command"]
+
+    def toleration(document: dict[str, Any]) -> None:
+        document["spec"]["template"]["spec"]["tolerations"].append({"key": "x", "operator": "Exists"})
+
+    def volume(document: dict[str, Any]) -> None:
+        document["spec"]["template"]["spec"]["volumes"].pop()
+
+    def given_up(document: dict[str, Any]) -> None:
+        del document["spec"]["replicas"]
+
+    return [
+        pytest.param(change, id=text)
+        for change, text in (
+            (image, "another label"),
+            (cpu, "another quantity"),
+            (gone, "a field that is no longer wanted"),
+            (toleration, "one more element of a list that is owned as a whole"),
+            (volume, "one element less of a list that is a map"),
+            (given_up, "a field that is given up"),
+        )
+    ]
+
+
+@pytest.mark.parametrize("change", _changes())
+async def test_a_changed_document_is_seen(scene: Scene, change: Any) -> None:
+    wanted = everything(scene)[-1]
+    await (await scene.applier()).apply(scene.inference, Outcome(apply=(wanted,)))
+    live = (await scene.cache()).get(BY_NAME["apps/v1", "ReplicaSet"], scene.namespace, "glm")
+    assert live is not None
+    assert in_place(live, wanted, FIELD_MANAGER)
+    changed = deepcopy(wanted)
+    change(changed)
+    assert not in_place(live, changed, FIELD_MANAGER)
+
+
+async def test_a_field_that_is_no_longer_applied_goes_and_what_others_set_stays(scene: Scene) -> None:
+    applier = await scene.applier()
+    await applier.apply(scene.inference, Outcome(apply=(scene.config_map(ours="1", old="1"),)))
+    await scene.edit(CONFIG_MAP, {"data": {"theirs": "1"}})
+    applier = await scene.applier()
+    assert (await applier.apply(scene.inference, Outcome(apply=(scene.config_map(ours="1"),)))).children == 1
+    assert (await scene.live(CONFIG_MAP))["data"] == {"ours": "1", "theirs": "1"}
+
+
+async def test_an_edit_of_our_field_is_put_back_by_one_write(scene: Scene) -> None:
+    wanted = Outcome(apply=(scene.config_map(ours="1"),))
+    await (await scene.applier()).apply(scene.inference, wanted)
+    await scene.edit(CONFIG_MAP, {"data": {"ours": "2"}})
+    applier = await scene.applier()
+    assert (await applier.apply(scene.inference, wanted)).children == 1
+    assert (await scene.live(CONFIG_MAP))["data"] == {"ours": "1"}
+    assert scene.writes() == [("apply", "configmaps", "200")]
+    assert await applier.apply(scene.inference, wanted) == Applied(), "the cache knows our own write"
+
+
+@pytest.mark.parametrize("labels", [pytest.param({}, id="no labels"), pytest.param(LABELS, id="our labels")])
+async def test_what_another_controller_owns_is_never_taken_and_nothing_else_is_written(
+    scene: Scene, labels: dict[str, str]
+) -> None:
+    theirs = scene.child("v1", "ConfigMap", data={"a": "1"})
+    # a real one: the garbage collector deletes what an owner that does not exist is said to own
+    web = await scene.api.create(CONFIG_MAP, {"metadata": {"namespace": scene.namespace, "name": "web"}})
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "web", "uid": web["metadata"]["uid"], "controller": True}
+    theirs["metadata"] |= {"labels": labels, "ownerReferences": [owner]}
+    created = await scene.api.create(CONFIG_MAP, theirs)
+    applier = await scene.applier()
+    wanted = Outcome(apply=(scene.child("v1", "ServiceAccount"), scene.config_map(a="2")), status={"replicas": 1})
+    with pytest.raises(ChildTakenError, match="ConfigMap glm exists and belongs to ConfigMap web"):
+        await applier.apply(scene.inference, wanted)
+    assert scene.writes() == []
+    live = await scene.live(CONFIG_MAP)
+    assert live["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
+
+
+async def test_a_users_object_without_owner_and_labels_is_not_taken_an_orphan_of_ours_is(scene: Scene) -> None:
+    theirs = scene.config_map(a="1")
+    theirs["metadata"] |= {"labels": {}, "ownerReferences": []}
+    await scene.api.create(CONFIG_MAP, theirs)
+    applier = await scene.applier()
+    wanted = Outcome(apply=(scene.config_map(a="2"),))
+    with pytest.raises(ChildTakenError, match="belongs to somebody else"):
+        await applier.apply(scene.inference, wanted)
+    await scene.edit(CONFIG_MAP, {"metadata": {"labels": LABELS}})
+    assert (await applier.apply(scene.inference, wanted)).children == 1
+    assert (await scene.live(CONFIG_MAP))["metadata"]["ownerReferences"] == [scene.owner()]
+
+
+async def test_a_namesake_made_behind_our_back_is_not_written(scene: Scene) -> None:
+    """The cache is behind: deleted and made anew by somebody since."""
+    await (await scene.applier()).apply(scene.inference, Outcome(apply=(scene.config_map(a="1"),)))
+    applier = await scene.applier()
+    await scene.api.delete(CONFIG_MAP, scene.namespace, "glm", None)
+    await scene.api.create(CONFIG_MAP, scene.config_map(a="theirs"))
+    with pytest.raises(Conflict, match="uid"):
+        await applier.apply(scene.inference, Outcome(apply=(scene.config_map(a="2"),)))
+    assert (await scene.live(CONFIG_MAP))["data"] == {"a": "theirs"}
+
+
+async def test_a_delete_names_the_very_object(scene: Scene) -> None:
+    await (await scene.applier()).apply(scene.inference, Outcome(apply=(scene.config_map(a="1"),)))
+    applier = await scene.applier()
+    uid = (await scene.live(CONFIG_MAP))["metadata"]["uid"]
+    assert await applier.apply(scene.inference, Outcome(delete=(Ref("v1", "ConfigMap", "glm", "0"),))) == Applied()
+    gone = Outcome(delete=(Ref("v1", "ConfigMap", "glm", uid),))
+    assert (await applier.apply(scene.inference, gone)).children == 1
+    assert await scene.api.get(CONFIG_MAP, scene.namespace, "glm") is None
+    assert (await applier.apply(scene.inference, gone)).children == 1, "a second delete of what is gone is no error"
+
+
+def status(*types: str, replicas: int = 1) -> dict[str, Any]:
+    return {
+        "observedGeneration": 1,
+        "replicas": replicas,
+        "conditions": [
+            {
+                "type": one,
+                "status": "False",
+                "reason": "Starting",
+                "message": "0 of 1",
+                "observedGeneration": 1,
+                "lastTransitionTime": "2026-11-29T12:00:00Z",
+            }
+            for one in types
+        ],
+    }
+
+
+async def test_status_is_one_write_when_it_differs_and_none_when_not(scene: Scene) -> None:
+    applier = await scene.applier()
+    assert (await applier.apply(scene.inference, Outcome(status=status("Ready", "Available")))).status
+    assert not (await applier.apply(scene.inference, Outcome(status=status("Ready", "Available")))).status
+    assert scene.writes() == [("apply", "hisparseinferences", "200")]
+    applier = await scene.applier()
+    assert not (await applier.apply(scene.inference, Outcome(status=status("Ready", "Available")))).status
+    with pytest.raises(Conflict, match="modified"):  # computed from what was there before that write
+        await applier.apply(scene.inference, Outcome(status=status("Available", replicas=2)))
+    inference = await scene.live(INFERENCE)
+    assert (await applier.apply(inference, Outcome(status=status("Available", replicas=2)))).status
+    live = await scene.live(INFERENCE)
+    assert [one["type"] for one in live["status"]["conditions"]] == ["Available"]
+    assert {entry["manager"] for entry in live["metadata"]["managedFields"] if entry.get("subresource")} == {
+        STATUS_MANAGER
+    }
+
+
+async def test_status_of_an_object_that_was_made_anew_is_refused(scene: Scene) -> None:
+    applier = await scene.applier()
+    await scene.api.delete(INFERENCE, scene.namespace, "glm", None)
+    document = {key: scene.inference[key] for key in ("apiVersion", "kind", "spec")}
+    await scene.api.create(INFERENCE, document | {"metadata": {"namespace": scene.namespace, "name": "glm"}})
+    with pytest.raises(Conflict):
+        await applier.apply(scene.inference, Outcome(status=status("Ready")))
+    assert "status" not in await scene.live(INFERENCE)
+
+
+async def test_an_event_is_posted_once_and_counted_when_it_comes_back(scene: Scene) -> None:
+    applier = await scene.applier()
+    starting = Outcome(events=(Event("Normal", "Starting", "0 of 1 engines ready"),))
+    assert (await applier.apply(scene.inference, starting)).events == 1
+    assert (await applier.apply(scene.inference, starting)).events == 0
+    scene.now += timedelta(minutes=11)
+    assert (await applier.apply(scene.inference, starting)).events == 1
+    found, _ = await scene.api.list(EVENT, scene.namespace)
+    (event,) = [one for one in found if one["involvedObject"]["kind"] == INFERENCE.kind]
+    assert (event["count"], event["reportingComponent"], event["lastTimestamp"]) == (
+        2,
+        "hisparse-operator",
+        "2026-11-29T12:11:00Z",
+    )
+
+
+async def test_nothing_is_written_without_the_lease(scene: Scene) -> None:
+    applier = await scene.applier()
+    scene.api.may_write = lambda: False
+    with pytest.raises(LeaseLostError):
+        await applier.apply(scene.inference, Outcome(apply=(scene.config_map(a="1"),)))
+    assert scene.writes() == []
+
+
+async def test_what_the_api_server_refuses_is_no_reason_to_retry(scene: Scene) -> None:
+    wanted = scene.child("v1", "Service", spec={"ports": [{"port": 99999999}]})
+    with pytest.raises(ApiError, match="422"):
+        await (await scene.applier()).apply(scene.inference, Outcome(apply=(wanted,)))
+
+
+async def test_a_server_that_is_not_there_is_transient(scene: Scene) -> None:
+    configuration = deepcopy(scene.api.configuration)
+    configuration.host = "https://127.0.0.1:1"
+    async with Api(configuration) as api:
+        with pytest.raises(Transient, match="onnect"):
+            await api.get(SERVICE, scene.namespace, "glm")

@@ -1,0 +1,110 @@
+from typing import Any
+
+import pytest
+
+from hisparse_operator.cache import Cache, Key
+from hisparse_operator.kinds import BY_NAME, INFERENCE, NODE, Kind
+
+SERVICE = BY_NAME["v1", "Service"]
+KEY = Key("team", "glm")
+
+
+def service(version: int, uid: str = "u1", name: str = "glm", **labels: str) -> dict[str, Any]:
+    labels = {"inference.hisparse.dev/inference": "glm"} | labels
+    meta = {"namespace": "team", "name": name, "uid": uid, "resourceVersion": str(version), "labels": labels}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": meta}
+
+
+def node(version: int, *, heartbeat: str = "1", ready: str = "True", gpus: str = "8") -> dict[str, Any]:
+    return {
+        "metadata": {"name": "gpu-0", "uid": "n1", "resourceVersion": str(version), "labels": {"a": "b"}},
+        "spec": {"podCIDR": "198.18.0.0/24"},
+        "status": {
+            "allocatable": {"nvidia.com/gpu": gpus},
+            "conditions": [{"type": "Ready", "status": ready, "lastHeartbeatTime": heartbeat}],
+            "images": [{"names": ["x"]}],
+        },
+    }
+
+
+def versions(cache: Cache, kind: Kind = SERVICE) -> list[str]:
+    return [one["metadata"]["resourceVersion"] for one in cache.children(kind, KEY)]
+
+
+def test_an_older_version_never_replaces_a_newer_one() -> None:
+    cache = Cache()
+    assert cache.put(SERVICE, service(9)) is not None  # the answer to our write
+    assert cache.put(SERVICE, service(7)) is None  # a watch event that was on its way
+    assert cache.put(SERVICE, service(9)) is None  # the echo of our write
+    assert versions(cache) == ["9"]
+
+
+def test_a_late_event_does_not_bring_back_what_was_deleted() -> None:
+    cache = Cache()
+    cache.put(SERVICE, service(9))
+    cache.remove(SERVICE, service(9), dead=True)  # our own delete
+    assert cache.put(SERVICE, service(12)) is None
+    assert cache.put(SERVICE, service(14, uid="u2")) is not None
+    assert cache.remove(SERVICE, service(13, uid="u1")) is None, "the end of the first is no end of its namesake"
+    assert versions(cache) == ["14"]
+
+
+def test_an_object_that_lost_its_label_may_come_back() -> None:
+    cache = Cache()
+    cache.put(SERVICE, service(9))
+    cache.remove(SERVICE, service(10))  # what a watch with a selector tells
+    assert cache.put(SERVICE, service(9)) is None
+    assert cache.put(SERVICE, service(11)) is not None
+    assert versions(cache) == ["11"]
+
+
+def test_a_list_removes_what_no_watch_has_told_of_but_nothing_newer() -> None:
+    cache = Cache()
+    cache.put(SERVICE, service(5, uid="ghost", name="ghost"))
+    cache.put(SERVICE, service(30, uid="new", name="new"))
+    changes = cache.replace(SERVICE, None, [service(8)], "20")
+    assert sorted((change.old is not None, change.new is not None) for change in changes) == [
+        (False, True),
+        (True, False),
+    ]
+    assert versions(cache) == ["8", "30"]
+
+
+def test_a_list_of_one_namespace_says_nothing_about_others() -> None:
+    cache = Cache()
+    cache.put(SERVICE, service(5))
+    assert cache.replace(SERVICE, "elsewhere", [], "20") == ()
+    assert versions(cache) == ["5"]
+
+
+def test_a_child_follows_its_label() -> None:
+    cache = Cache()
+    cache.put(SERVICE, service(5))
+    cache.put(SERVICE, service(6, **{"inference.hisparse.dev/inference": "other"}))
+    assert versions(cache) == []
+    assert [one["metadata"]["name"] for one in cache.children(SERVICE, Key("team", "other"))] == ["glm"]
+
+
+@pytest.mark.parametrize(
+    ("later", "matters"),
+    [
+        pytest.param(node(2, heartbeat="2"), False, id="a heartbeat does not matter"),
+        pytest.param(node(2, ready="Unknown"), True, id="a node that is lost does"),
+        pytest.param(node(2, gpus="7"), True, id="a GPU that is gone does"),
+    ],
+)
+def test_node_changes(later: dict[str, Any], matters: bool) -> None:
+    cache = Cache()
+    cache.put(NODE, node(1))
+    assert (cache.put(NODE, later) is not None) is matters
+    assert "images" not in cache.nodes()[0]["status"]
+    assert cache.nodes()[0]["metadata"]["resourceVersion"] == "2"
+
+
+def test_inferences_are_found_by_key() -> None:
+    cache = Cache()
+    meta = {"namespace": "team", "name": "glm", "uid": "i", "resourceVersion": "1"}
+    cache.put(INFERENCE, {"metadata": meta})
+    assert cache.keys() == (KEY,)
+    assert cache.inference(KEY) == {"metadata": meta}
+    assert cache.inference(Key("team", "other")) is None
