@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hisparse.engine import TEMPLATE_VERSION
 from hisparse.errors import SpecError
 from hisparse.estimates import BATCHED_TOKENS
 from hisparse.hardware import GPUS
@@ -19,6 +20,7 @@ def accept(model: ModelFacts, target: Target) -> tuple[SpecError, ...]:
         *_positions(model, target),
         *_parallelism(model, target),
         *_tier(model, target),
+        *_template(target),
     ]
     return tuple(found)
 
@@ -116,6 +118,18 @@ def _tier(model: ModelFacts, target: Target) -> list[SpecError]:
         )
     found += _pool_minimum(model, target)
     return found
+
+
+def _template(target: Target) -> list[SpecError]:
+    version = target.template_version
+    if version is None or version <= TEMPLATE_VERSION:
+        return []
+    return [
+        SpecError(
+            "spec.engine.templateVersion",
+            f"{version} is newer than {TEMPLATE_VERSION}, the newest that this release knows; lower it or upgrade",
+        )
+    ]
 
 
 def _pool_minimum(model: ModelFacts, target: Target) -> list[SpecError]:

@@ -22,7 +22,6 @@ TEMPLATE_VERSION = 1
 """Raised when rendering changes in a way that only new revisions may see (docs/decisions/0004)."""
 
 ENGINE_PORT = 8000
-LAUNCHER_PORT = 8001
 LAUNCH_SCHEMA = "hisparse.dev/launch/v1"
 
 
@@ -118,12 +117,12 @@ def serve_flags(
         Flag(
             "--max-num-batched-tokens",
             str(plan.max_batched_tokens),
-            "prefill chunk: larger ones need more HBM and make decoding neighbours wait longer",
+            "prefill chunk: larger needs more HBM and stalls decoding",
         ),
         Flag(
             "--gpu-memory-utilization",
             f"0.{target.utilization_percent}",
-            "share of HBM that the engine may budget; prefill workspace needs the rest",
+            "share of HBM to budget; prefill workspace needs the rest",
         ),
     ]
     if target.tp > 1:
@@ -140,7 +139,7 @@ def serve_flags(
         Flag(
             "--shutdown-timeout",
             str(SHUTDOWN_TIMEOUT_SECONDS),
-            "the launcher drains before SIGTERM; this is for requests that slipped in meanwhile",
+            "for requests that slip in after the launcher's drain",
         ),
         Flag("--disable-access-log-for-endpoints", "/health,/metrics,/v1/models", "the launcher asks twice a second"),
     ]

@@ -35,18 +35,45 @@ def lifecycle_seconds(room: Room, mode: Mode, host: HostMemory, at_max: LengthRo
     pin = estimates.pin_seconds(pool, ranks=target.tp, shared=host.shared) + estimates.offload_pin_seconds(region)
     startup = ceil(estimates.FIXED_START_SECONDS + load + pin)
     teardown = ceil(estimates.teardown_seconds(pool, region, ranks=target.tp, shared=host.shared))
-    worker = max(_WORKER_SHUTDOWN, ceil(Fraction(teardown * 3, 2)))
-    drain = target.drain_seconds if target.drain_seconds is not None else max(_DRAIN, at_max.prefill_seconds * 2)
+    worker = _given(target.worker_seconds, max(_WORKER_SHUTDOWN, ceil(Fraction(teardown * 3, 2))))
+    drain = _given(target.drain_seconds, max(_DRAIN, at_max.prefill_seconds * 2))
     return Seconds(
         startup=startup,
-        startup_budget=max(_MINIMUM_STARTUP_BUDGET, startup * 2 + 300),
+        startup_budget=_given(target.startup_seconds, max(_MINIMUM_STARTUP_BUDGET, startup * 2 + 300)),
         teardown=teardown,
         drain=drain,
         worker_shutdown=worker,
-        termination_grace=drain + worker + _STOP_OVERHEAD,
-        stall=max(600, 2 * at_max.prefill_seconds),
+        termination_grace=_given(target.grace_seconds, drain + worker + _STOP_OVERHEAD),
+        stall=_given(target.stall_seconds, max(600, 2 * at_max.prefill_seconds)),
         prefill_max=at_max.prefill_seconds,
     )
+
+
+def _given(wanted: int | None, planned: int) -> int:
+    """What spec.lifecycle says; 0 is an answer."""
+    return planned if wanted is None else wanted
+
+
+def timing_warnings(seconds: Seconds) -> list[str]:
+    """Where what spec.lifecycle says leaves less time than the plan expects to be needed."""
+    found = []
+    needed = seconds.drain + seconds.worker_shutdown + _STOP_OVERHEAD
+    if seconds.termination_grace < needed:
+        found.append(
+            f"lifecycle.terminationGrace {seconds.termination_grace}s is less than the {needed}s that drain and "
+            "unpinning may take: a pod that is killed meanwhile can hold its node's memory for minutes"
+        )
+    if seconds.startup_budget < seconds.startup:
+        found.append(
+            f"lifecycle.startupBudget {seconds.startup_budget}s is less than the {seconds.startup}s that a start is "
+            "expected to take: the pod would be killed while it loads"
+        )
+    if seconds.worker_shutdown < seconds.teardown:
+        found.append(
+            f"lifecycle.workerShutdown {seconds.worker_shutdown}s is less than the {seconds.teardown}s that "
+            "unpinning is expected to take: workers would be killed in the middle of it"
+        )
+    return found
 
 
 def binding(

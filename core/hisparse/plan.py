@@ -73,6 +73,7 @@ class LengthRow:
 class Target:
     """What one replica is asked to do: the spec without its Kubernetes side, defaults not yet worked out.
 
+    The five seconds are what spec.lifecycle sets in place of estimates.
     host_pool_bytes, or pool_requests x pool_tokens; neither: as much as helps and the node gives.
     engine_version is "0.33" and the like.
     """
@@ -99,11 +100,16 @@ class Target:
     indexer_offload_bytes: int | None = None
     memory_bytes: int | None = None
     engine_version: str = "0.33"
+    template_version: int | None = None
     rope_type: str = "Yarn"
     rope_factor: Fraction | None = None
     rope_original_tokens: int | None = None
     downloads_weights: bool = True
+    startup_seconds: int | None = None
     drain_seconds: int | None = None
+    worker_seconds: int | None = None
+    stall_seconds: int | None = None
+    grace_seconds: int | None = None
 
     @property
     def tp(self) -> int:

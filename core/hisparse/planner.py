@@ -9,7 +9,7 @@ from hisparse import estimates
 from hisparse.acceptance import accept
 from hisparse.hardware import NodeClass
 from hisparse.kv import HiSparseLayout, indexer_offload_token_bytes, plain_layout
-from hisparse.limits import binding, lifecycle_seconds, pays_above, warnings_of
+from hisparse.limits import binding, lifecycle_seconds, pays_above, timing_warnings, warnings_of
 from hisparse.model import Attention, ModelFacts
 from hisparse.plan import HostMemory, LengthRow, Limit, Mode, Plan, Resource, Shortfall, Target, Term
 from hisparse.room import (
@@ -87,7 +87,7 @@ def _dtype(model: ModelFacts, target: Target, *, fits: bool) -> tuple[str, str]:
     if target.kv_dtype != "Auto":
         return target.kv_dtype, "context.kvCacheDtype says so"
     if model.attention is Attention.DSA:
-        return "Fp8", "DSA model: fp8 is its native KV format; the engine's own auto would be bf16 on Hopper"
+        return "Fp8", "DSA model: native fp8; the engine's auto is bf16 on Hopper"
     if fits:
         return "Bf16", "dense or MLA model: full precision fits"
     return "Fp8", "Bf16 does not fit maxTokens: digits deep in a long prompt may be recalled wrongly"
@@ -330,6 +330,7 @@ def _finish(
     by_tokens = {row.tokens: row for row in rows}
     at_max, at_typical = by_tokens[target.max_tokens], by_tokens[target.typical]
     seqs = target.max_requests or min(_MAX_REQUESTS, max(1, int(requests)))
+    seconds = lifecycle_seconds(room, mode, host, at_max)
     return Plan(
         model=room.model,
         node=room.node,
@@ -346,7 +347,7 @@ def _finish(
         host_blocks=host_blocks,
         host=host,
         host_terms=host_terms,
-        seconds=lifecycle_seconds(room, mode, host, at_max),
+        seconds=seconds,
         max_requests=seqs,
         max_batched_tokens=room.batched,
         curve=rows,
@@ -355,5 +356,5 @@ def _finish(
         admission_at_max=admission,
         pays_above=pays_above(tiered, at_typical),
         limit=binding(room, tiered, gpu_blocks, host_blocks, host, seqs, requests),
-        warnings=(*warnings, *warnings_of(room)),
+        warnings=(*warnings, *warnings_of(room), *timing_warnings(seconds)),
     )

@@ -173,4 +173,5 @@ RESERVED_KEY_PREFIXES: Final = ("app.kubernetes.io/", "inference.hisparse.dev/",
 # Volumes and containers whose names begin so are the operator's: it may add one without breaking anybody's overlay.
 RESERVED_NAME_PREFIX: Final = "hisparse-"
 ENGINE_CONTAINER: Final = "engine"
+LAUNCHER_PORT: Final = 8001
 RESERVED_PATHS: Final = ("/dev/shm", "/etc/hisparse", "/hisparse", "/models", "/cache")

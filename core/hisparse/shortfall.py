@@ -13,6 +13,9 @@ from hisparse.room import RAM_CHECK_PERCENT, Room, hbm_terms, overhead_bytes, ti
 from hisparse.rounding import quantity_at_least
 from hisparse.units import GIB, format_bytes
 
+_COMMON_SERVER = 8
+"""GPUs of a usual server: what to suggest where a plan is made without a cluster."""
+
 Fits = Callable[[Target, NodeClass], bool]
 """Asks the planner itself whether a changed target fits."""
 
@@ -74,7 +77,7 @@ def _cheapest(room: Room, fits: Fits) -> str:
     options: list[str] = []
     if (longest := _longest(room)) is not None:
         options.append(f"lower context.maxTokens to {longest}")
-    for gpus in (n for n in (2, 4, 8, 16) if n > target.gpus):
+    for gpus in (n for n in (2, 4, 8, 16) if target.gpus < n <= max(node.gpus, _COMMON_SERVER)):
         if fits(replace(target, gpus=gpus, tensor=None), replace(node, gpus=max(node.gpus, gpus))):
             options.append(f"set resources.gpus to {gpus}")
             break

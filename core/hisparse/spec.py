@@ -41,6 +41,7 @@ from hisparse.fields import (
     VolumeObject,
     Width,
 )
+from hisparse.reserved import LAUNCHER_PORT
 from hisparse.rules import (
     AllOrNone,
     AtLeastQuantity,
@@ -61,9 +62,6 @@ from hisparse.rules import (
     cel_list,
     cel_or,
 )
-from hisparse.status import HbmTerm as HbmTerm  # noqa: PLC0414  until its readers import hisparse.status
-from hisparse.status import ModeStatus as ModeStatus  # noqa: PLC0414  as above
-from hisparse.status import PlanStatus as PlanStatus  # noqa: PLC0414  as above
 
 GROUP: Final = "inference.hisparse.dev"
 VERSION: Final = "v1alpha1"
@@ -670,7 +668,19 @@ class DisruptionSpec(Strict):
 class NetworkingSpec(Strict):
     """How the engine is reached."""
 
-    port: Annotated[int, Between(1, 65_535, "set a TCP port, for example 8000")] | None = None
+    port: (
+        Annotated[
+            int,
+            Between(1, 65_535, "set a TCP port, for example 8000"),
+            Rule(
+                f"self != {LAUNCHER_PORT}",
+                "{self} is where the launcher answers probes; set another port, for example 8000",
+                lambda port: port != LAUNCHER_PORT,
+                must=f"not {LAUNCHER_PORT}, where the launcher answers",
+            ),
+        ]
+        | None
+    ) = None
     """Port of the Service and the engine; 8000 where it is absent."""
     network_policy: bool | None = None
     """Make a NetworkPolicy; true where it is absent."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from hisparse.plan import Target
-from hisparse.spec import HiSparseInferenceSpec
+from hisparse.spec import HiSparseInferenceSpec, LifecycleSpec
 from hisparse.units import parse_duration, parse_quantity
 
 
@@ -17,7 +17,7 @@ def target_of(spec: HiSparseInferenceSpec) -> Target:
     tuning = tier.hi_sparse if tier else None
     offload = tuning.indexer_offload if tuning else None
     rope = context.rope_scaling
-    drain = spec.lifecycle.drain if spec.lifecycle else None
+    times = spec.lifecycle or LifecycleSpec()
     return Target(
         max_tokens=context.max_tokens,
         gpus=resources.gpus,
@@ -41,9 +41,18 @@ def target_of(spec: HiSparseInferenceSpec) -> Target:
         indexer_offload_bytes=parse_quantity(offload.size) if offload and offload.size else None,
         memory_bytes=parse_quantity(resources.memory) if resources.memory else None,
         engine_version=(engine.version if engine else None) or "0.33",
+        template_version=engine.template_version if engine else None,
         rope_type=rope.type.value if rope else "Yarn",
         rope_factor=Fraction(rope.factor) if rope else None,
         rope_original_tokens=rope.original_max_tokens if rope else None,
         downloads_weights=spec.model.hugging_face is not None and spec.model.cache is None,
-        drain_seconds=parse_duration(drain) if drain else None,
+        startup_seconds=_seconds(times.startup_budget),
+        drain_seconds=_seconds(times.drain),
+        worker_seconds=_seconds(times.worker_shutdown),
+        stall_seconds=_seconds(times.stall),
+        grace_seconds=_seconds(times.termination_grace),
     )
+
+
+def _seconds(duration: str | None) -> int | None:
+    return parse_duration(duration) if duration else None

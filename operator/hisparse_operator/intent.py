@@ -78,7 +78,8 @@ def _resolve(world: World, parent: Parent, known: tuple[Revision, ...], settings
     except SpecError as error:
         return Intent(_refused(error, Reason.UNSUPPORTED_MODEL), spec=spec, digest=digest, target=found or held)
     try:
-        planning.check(spec, facts if isinstance(facts, ModelFacts) else None)
+        if isinstance(facts, ModelFacts):
+            planning.check(spec, facts)
     except SpecError as error:
         return Intent(_refused(error, Reason.INVALID_SPEC), spec=spec, digest=digest, target=found or held)
 

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from hisparse.acceptance import accept
-from hisparse.engine import LAUNCHER_PORT, PINNED_VERSION, TEMPLATE_VERSION
-from hisparse.errors import SpecError, SpecErrors
+from hisparse.engine import PINNED_VERSION
+from hisparse.errors import SpecErrors
 from hisparse.hardware import NodeClass, gpu_named
 from hisparse.model import ModelFacts, facts_for, needs_hub
 from hisparse.plan import Plan, Shortfall, Target
@@ -18,7 +18,7 @@ from hisparse.planner import smallest
 from hisparse.rounding import whole
 from hisparse.spec import HiSparseInferenceSpec
 from hisparse.target import target_of
-from hisparse.units import GIB, format_bytes, parse_duration
+from hisparse.units import GIB, format_bytes
 from hisparse_operator.capacity import (
     PRODUCT_LABEL,
     Needs,
@@ -38,7 +38,6 @@ from hisparse_operator.reasons import Reason
 from hisparse_operator.settings import OperatorSettings
 from hisparse_operator.world import HubFiles, Object
 
-_GRACE_SLACK: Final = 60
 _SHOWN_REJECTIONS: Final = 4
 
 # the same few kinds of node and specs come by at every pass, and a plan depends on nothing else
@@ -81,24 +80,9 @@ def model_facts(spec: HiSparseInferenceSpec, hub: HubFiles | None) -> ModelFacts
     )
 
 
-def check(spec: HiSparseInferenceSpec, model: ModelFacts | None) -> None:
-    """Raise SpecErrors for what no schema can know. Without facts only what needs none is judged."""
-    faults = list(accept(model, target_of(spec))) if model is not None else []
-    version = spec.engine.template_version if spec.engine else None
-    if version is not None and version > TEMPLATE_VERSION:
-        faults.append(
-            SpecError(
-                "spec.engine.templateVersion",
-                f"{version} is newer than {TEMPLATE_VERSION}, the newest that this operator knows; lower it or upgrade "
-                "the operator",
-            )
-        )
-    port = spec.networking.port if spec.networking else None
-    if port == LAUNCHER_PORT:
-        faults.append(
-            SpecError("spec.networking.port", f"{port} is where the launcher answers probes; set another, as in 8000")
-        )
-    if faults:
+def check(spec: HiSparseInferenceSpec, model: ModelFacts) -> None:
+    """Raise SpecErrors for what no schema can know."""
+    if faults := accept(model, target_of(spec)):
         raise SpecErrors(faults)
 
 
@@ -109,12 +93,12 @@ def plan_for(
     target = target_of(spec)
     needs = needs_of(spec, download_bytes(spec, model))
     if nodes is None:
-        return _timed(_unseen(spec, model, target, needs, settings), spec)
+        return _unseen(spec, model, target, needs, settings)
     seen = survey(nodes, needs)
     if seen.offers:
-        return _timed(_seen(model, target, seen), spec)
+        return _seen(model, target, seen)
     if needs.products and not seen.products_seen & set(needs.products):
-        return _timed(_named(model, target, needs, seen), spec)
+        return _named(model, target, needs, seen)
     capacity = _capacity((), seen.rejected)
     if not seen.any_labelled:
         return Planned(
@@ -256,24 +240,6 @@ def _nothing_known(products: Sequence[str]) -> Planned:
         f"resources.gpuProducts: the memory of {', '.join(products)} is not known to this release; known are "
         f"{known_products()}",
     )
-
-
-def _timed(planned: Planned, spec: HiSparseInferenceSpec) -> Planned:
-    """Put what lifecycle says in place of the planner's estimates."""
-    given = spec.lifecycle
-    if planned.plan is None or given is None:
-        return planned
-    seconds = planned.plan.seconds
-    worker = parse_duration(given.worker_shutdown) if given.worker_shutdown else seconds.worker_shutdown
-    grace = max(seconds.termination_grace, seconds.drain + worker + _GRACE_SLACK)
-    timed = replace(
-        seconds,
-        startup_budget=parse_duration(given.startup_budget) if given.startup_budget else seconds.startup_budget,
-        worker_shutdown=worker,
-        stall=parse_duration(given.stall) if given.stall else seconds.stall,
-        termination_grace=parse_duration(given.termination_grace) if given.termination_grace else grace,
-    )
-    return replace(planned, plan=replace(planned.plan, seconds=timed))
 
 
 def _capacity(holds: Sequence[Offer], rejected: Iterable[Rejected]) -> dict[str, Any]:

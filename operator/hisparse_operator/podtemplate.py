@@ -12,6 +12,7 @@ from typing import Any, Final
 from hisparse import engine
 from hisparse.model import ModelFacts, served_name
 from hisparse.plan import Plan
+from hisparse.reserved import LAUNCHER_PORT
 from hisparse.spec import HiSparseInferenceSpec, PodTemplateOverlay
 from hisparse.units import format_quantity, parse_quantity
 from hisparse_operator.capacity import GPU_RESOURCE, PRODUCT_LABEL, tolerations_of
@@ -71,7 +72,7 @@ def launch_document(spec: HiSparseInferenceSpec, plan: Plan) -> dict[str, Any]:
         plan,
         served_name=served_name(spec.model),
         engine_port=engine_port(spec),
-        launcher_port=engine.LAUNCHER_PORT,
+        launcher_port=LAUNCHER_PORT,
     )
 
 
@@ -98,11 +99,13 @@ def pod_template(
         "args": list(serve_command(spec, plan)),
         "ports": [
             {"name": HTTP, "containerPort": engine_port(spec), "protocol": "TCP"},
-            {"name": LAUNCHER, "containerPort": engine.LAUNCHER_PORT, "protocol": "TCP"},
+            {"name": LAUNCHER, "containerPort": LAUNCHER_PORT, "protocol": "TCP"},
         ],
         "env": _environment(spec, plan),
         "resources": _resources(spec, model, plan),
         "volumeMounts": mounts,
+        # the launcher's last words (exit 2 and 3) reach the pod's status
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         **_probes(plan),
         "securityContext": {**_CONTAINER_SECURITY, **(overlay.container_security_context or {})},
     }

@@ -142,6 +142,9 @@ def disruption_budget(parent: Parent, max_unavailable: int) -> dict[str, Any]:
 def network_policy_of(parent: Parent, revisions: Iterable[Revision]) -> dict[str, Any]:
     """Only declared ports can be reached: the engine's ranks talk over ports of their own that trust whoever connects.
 
+    The launcher's is left out: whoever reaches /drain takes the pod out of service. The kubelet does (a node reaches
+    its own pods whatever a policy says).
+
     Requests and scrapers may come from anywhere in the cluster; the API key is the lock for requests. Egress is left
     open: weights come from the hub or from wherever a mirror is, and a name service from wherever the cluster has it.
     """
@@ -151,6 +154,7 @@ def network_policy_of(parent: Parent, revisions: Iterable[Revision]) -> dict[str
             for revision in revisions
             for container in revision.template.get("spec", {}).get("containers", ())
             for port in container.get("ports") or ()
+            if port.get("name") != podtemplate.LAUNCHER
         }
     )
     return {

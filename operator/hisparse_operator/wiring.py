@@ -241,8 +241,6 @@ class Operator:
                 continue
             if change.kind != INFERENCE:
                 self._queue.add(key, _CHILD_DELAY_S)
-            elif change.new is None:
-                self._queue.drop(key)
             else:
                 self._queue.add(key, urgent=_edited(change))
 

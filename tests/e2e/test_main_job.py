@@ -155,7 +155,7 @@ def complete(address: str, tokens: int) -> dict[str, Any]:
         return found
 
 
-def test_apply_serve_change_delete(site: Site) -> None:
+def test_apply_serve_change_delete(site: Site, tmp_path: Path) -> None:
     site.kubectl("apply", "-f", "-", input=manifest(site))
     _wait_for(site, "Ready", START_LIMIT_S)
     status = site.status()
@@ -169,11 +169,13 @@ def test_apply_serve_change_delete(site: Site) -> None:
     assert answer["usage"]["completion_tokens"] == 16
 
     # a request that runs while its pod is replaced is finished, not cut
-    streaming = _stream(address, 2000)
+    said = tmp_path / "stream.txt"
+    streaming = _stream(address, 2000, said)
     site.kubectl("apply", "-f", "-", input=manifest(site, "--seed", "7"))
     until(lambda: site.status().get("updateRevision") not in {None, first}, "a new revision", STEP_LIMIT_S)
     _wait_for(site, "Ready", START_LIMIT_S)
-    out, _ = streaming.communicate(timeout=STEP_LIMIT_S)
+    assert streaming.wait(STEP_LIMIT_S) == 0
+    out = said.read_text()
     assert "[DONE]" in out, out[-500:]
     assert '"finish_reason":"abort"' not in out
 
@@ -216,11 +218,12 @@ def _service_address(site: Site) -> str:
     return f"http://{service['spec']['clusterIP']}:{service['spec']['ports'][0]['port']}"
 
 
-def _stream(address: str, tokens: int) -> subprocess.Popen[str]:
+def _stream(address: str, tokens: int, out: Path) -> subprocess.Popen[bytes]:
+    """Into a file: a client that does not read would hold its answer in the server's socket."""
     body = {"model": "tiny", "prompt": "hi", "max_tokens": tokens, "stream": True, "ignore_eos": True}
-    words = ["curl", "-sSN", "--max-time", str(START_LIMIT_S), f"{address}/v1/completions"]
+    words = ["curl", "-sSN", "--max-time", str(START_LIMIT_S), "-o", str(out), f"{address}/v1/completions"]
     words += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
-    found = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    time.sleep(2)  # it is under way before its pod is told to go
+    found = subprocess.Popen(words)
+    until(lambda: out.exists() and out.stat().st_size > 0, "the stream is under way", STEP_LIMIT_S)
     assert found.poll() is None, "the stream ended before the rollout began"
     return found

@@ -336,7 +336,7 @@ def test_a_newer_operator_restarts_nobody_and_only_notes_that_its_plan_differs(m
 
 def test_a_template_version_is_sticky_until_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = running()
-    for module in ("hisparse_operator.revisions", "hisparse_operator.planning"):
+    for module in ("hisparse_operator.revisions", "hisparse.acceptance"):
         monkeypatch.setattr(f"{module}.TEMPLATE_VERSION", 2)
     cluster.edit(dense(replicas=2, restartToken="b"))
     cluster.settle()

@@ -300,7 +300,9 @@ def test_the_overlay_adds_and_cannot_replace() -> None:
         "fsGroup": 1000,
     }
     ports = found["NetworkPolicy"]["spec"]["ingress"][0]["ports"]
-    assert [port["port"] for port in ports] == [8000, 8001, 8443], "a sidecar's ports are reachable too"
+    assert [port["port"] for port in ports] == [8000, 8443], (
+        "the launcher is for the kubelet; a sidecar's ports are reachable"
+    )
 
 
 def test_the_service_speaks_to_pods_of_every_revision_and_to_no_other() -> None:

@@ -1,0 +1,98 @@
+"""The model that --model means: a known name, a public repository, or a config.json of this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from hisparse import catalogue
+from hisparse_toolkit import hub
+from hisparse_toolkit.problems import bad
+
+MAX_CONFIG_BYTES: Final = 4 * 1024**2
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A config.json of this machine and what lies beside it."""
+
+    folder: str
+    config: Mapping[str, Any]
+    index: Mapping[str, Any] | None
+
+    def as_source(self) -> dict[str, Any]:
+        """The `model` block of a spec that means this model."""
+        return {"hostPath": {"path": self.folder}, "config": dict(self.config)}
+
+
+def local_model(name: str | None) -> LocalModel | None:
+    """The model behind --model where that is a file or a folder."""
+    if name is None:
+        return None
+    path = Path(name).expanduser()
+    try:
+        if path.is_dir() and (path / hub.CONFIG).exists():
+            path /= hub.CONFIG
+        if not path.is_file():
+            if name.endswith(".json") or name.startswith((".", "/", "~")):
+                raise bad("--model", f"{name} does not exist; name a config.json, a folder that holds one, or a model")
+            return None
+    except ValueError:
+        # a null byte
+        return None
+    index = path.with_name(hub.INDEX)
+    return LocalModel(
+        folder=_folder(path),
+        config=_json_object(path),
+        index=_json_object(index, limit=hub.MAX_BYTES) if path.name == hub.CONFIG and index.is_file() else None,
+    )
+
+
+def _folder(config: Path) -> str:
+    """Where vLLM would find the weights: beside the config.json, else a name made from the file's."""
+    place = str(config.resolve().parent)
+    if config.name == hub.CONFIG and re.fullmatch(r"(?:/[^/:\s]+)+", place):
+        return place
+    return "/models/" + (re.sub(r"[^-A-Za-z0-9_.]+", "-", config.stem).strip("-.") or "model")
+
+
+def _json_object(path: Path, limit: int = MAX_CONFIG_BYTES) -> Mapping[str, Any]:
+    try:
+        if path.stat().st_size > limit:
+            raise bad("--model", f"{path} is larger than {limit // 1024**2} MiB; name the model's config.json")
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise bad("--model", f"{path} cannot be read ({error.strerror}); name a config.json that can") from None
+    except (ValueError, RecursionError) as error:
+        message = f"{path} is not JSON ({str(error).splitlines()[0]}); name the model's config.json"
+        raise bad("--model", message) from None
+    if not isinstance(value, dict):
+        raise bad("--model", f"{path} is not a JSON object; name the model's config.json")
+    return value
+
+
+def named_source(name: str) -> dict[str, Any]:
+    """The `model` block of a spec that means a model by its name; the owner may be left out for a known one."""
+    entry = catalogue.lookup(name)
+    if entry is not None:
+        wanted = name.lower()
+        spelled = (one for one in (entry.repo, *entry.aliases) if wanted in (one.lower(), last_part(one).lower()))
+        return {"huggingFace": {"repo": next(spelled, entry.repo)}}
+    if "/" not in name:
+        near = catalogue.suggest(name)
+        hint = f"; did you mean {last_part(near)}?" if near else ""
+        known = ", ".join(last_part(one.repo) for one in catalogue.ENTRIES)
+        raise bad(
+            "--model",
+            f'"{name}" is not in the catalogue{hint} (known: {known}; '
+            "any public model as owner/name; any other as the path of its config.json)",
+        )
+    return {"huggingFace": {"repo": name}}
+
+
+def last_part(repo: str) -> str:
+    return repo.rsplit("/", 1)[-1]
