@@ -37,6 +37,14 @@ def _positions(model: ModelFacts, target: Target) -> list[SpecError]:
                     " leave ropeScaling out (scaling costs accuracy on short prompts)",
                 )
             ]
+        if model.rope_theta is None:
+            return [
+                SpecError(
+                    "spec.model.config",
+                    f"rope_theta of {model.name} is not known, and ropeScaling replaces all RoPE parameters of the "
+                    "engine; paste a config.json that has it",
+                )
+            ]
         longest = int(target.rope_factor * (target.rope_original_tokens or model.native_positions))
     if target.max_tokens <= longest:
         return []

@@ -246,12 +246,20 @@ def _tuning(plan: Plan) -> str | None:
 def _rope(plan: Plan) -> str:
     target = plan.target
     assert target.rope_factor is not None  # noqa: S101 - the caller checked
-    parameters = {
+    original = target.rope_original_tokens or plan.model.native_positions
+    # the engine replaces its RoPE parameters as a whole, so the base has to come along
+    parameters: dict[str, Any] = {
         "rope_type": target.rope_type.lower(),
         "factor": float(target.rope_factor),
-        "original_max_position_embeddings": target.rope_original_tokens or plan.model.native_positions,
+        "original_max_position_embeddings": original,
     }
-    return _json({"rope_parameters": parameters, "max_position_embeddings": target.max_tokens})
+    if plan.model.rope_theta is not None:
+        parameters["rope_theta"] = plan.model.rope_theta
+    overrides: dict[str, Any] = {"rope_parameters": parameters}
+    if target.rope_type == "Yarn":
+        # only for YaRN does the engine take the positions as already scaled (vLLM config/model.py, 0.30 to 0.33)
+        overrides["max_position_embeddings"] = int(target.rope_factor * original)
+    return _json(overrides)
 
 
 def _gib(size: int) -> int | float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from hisparse import estimates
+from hisparse.engine import dialect
 from hisparse.kv import HiSparseLayout
 from hisparse.model import Attention
 from hisparse.plan import HostMemory, LengthRow, Limit, Mode, Resource, Seconds
@@ -139,6 +140,8 @@ def warnings_of(room: Room) -> list[str]:
         found.append(f"KV cache in Fp8: {room.kv_reason}")
     if target.mode in {Mode.OFFLOAD, Mode.HISPARSE} and room.model.attention is not Attention.DSA:
         found.append("a dense model reads its whole KV each step: a host tier saves prefill, not HBM")
-    if target.engine_version == "0.30" and room.model.attention is Attention.DSA:
-        found.append("vLLM 0.30 checks no host pool minimum and reports no host gauges; prefer 0.32 or 0.33")
+    if not dialect(target.engine_version).checks_pool_minimum and room.model.attention is Attention.DSA:
+        found.append(
+            f"vLLM {target.engine_version} checks no host pool minimum and reports no host gauges; prefer 0.32 or 0.33"
+        )
     return found

@@ -42,6 +42,7 @@ class ModelFacts:
 
     layers counts the backbone; mtp_layers come on top when speculative decoding uses them.
     latent_rank and rope_dim describe one MLA row; 0 for dense attention.
+    rope_theta is passed on where the engine's RoPE parameters are replaced; None where the config does not say.
     max_positions already counts the config's own RoPE scaling; native_positions does not.
     """
 
@@ -59,6 +60,7 @@ class ModelFacts:
     mtp_layers: int
     max_positions: int
     native_positions: int
+    rope_theta: int | float | None
     weight_bytes: int
     weight_source: str
     dtype: str
@@ -197,6 +199,7 @@ def read_config(
         mtp_layers=mtp,
         max_positions=positions,
         native_positions=native,
+        rope_theta=fields.rope_theta(),
         weight_bytes=weights,
         weight_source=weight_source,
         dtype=fields.dtype(),
@@ -282,6 +285,12 @@ class _Fields:
         rope = self._get("rope_scaling") or self._get("rope_parameters") or {}
         original = rope.get("original_max_position_embeddings") if isinstance(rope, Mapping) else None
         return (original if isinstance(original, int) and original > 0 else longest), longest
+
+    def rope_theta(self) -> int | float | None:
+        rope = self._get("rope_parameters")
+        value = rope.get("rope_theta") if isinstance(rope, Mapping) else None
+        value = self._get("rope_theta") if value is None else value
+        return value if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None
 
     def dtype(self) -> str:
         return str(self._get("dtype") or self._get("torch_dtype") or "bfloat16")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from fractions import Fraction
 
 import pytest
-from shapes import GLM, LLAMA_8B, glm_target, h200
+from shapes import GLM, LLAMA_8B, QWEN_72B, glm_target, h200
 
 from hisparse.engine import DIALECTS, command, dialect, environment, launch_document, serve_flags
 from hisparse.plan import Plan, Target
@@ -58,6 +60,25 @@ def test_tuning_goes_where_the_release_accepts_it() -> None:
 
 # the user's own comes later on the command line and wins; nothing of ours depends on it
 MAY_BE_OVERRIDDEN = {"--disable-access-log-for-endpoints"}
+
+
+def test_rope_scaling_brings_the_base_along() -> None:
+    """vLLM sets rope_parameters as a whole: without its base a model would turn with 10,000."""
+    target = Target(max_tokens=65_536, gpus=8, rope_factor=Fraction(2), rope_original_tokens=32_768)
+    p = plan(QWEN_72B, h200(), target)
+    assert isinstance(p, Plan)
+    assert json.loads(value(p, "--hf-overrides") or "") == {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "factor": 2.0,
+            "original_max_position_embeddings": 32_768,
+            "rope_theta": 1_000_000,
+        },
+        "max_position_embeddings": 65_536,
+    }
+    linear = plan(QWEN_72B, h200(), replace(target, rope_type="Linear"))
+    assert isinstance(linear, Plan)
+    assert "max_position_embeddings" not in json.loads(value(linear, "--hf-overrides") or "")
 
 
 def test_every_flag_has_a_reason_and_is_refused_in_engine_args() -> None:

@@ -99,7 +99,7 @@ def install(cluster: Cluster) -> Cluster:
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
     until(lambda: cluster.control_plane.api.get(API) is not None, "the API group is served")
     roles = [one for one in yaml.safe_load_all(RBAC.read_text()) if one["kind"] == "ClusterRole"]
-    cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(roles))
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=yaml.safe_dump_all(roles))
     return cluster
 
 
@@ -133,7 +133,9 @@ def grant(cluster: Cluster, namespace: str, user: str, *, everywhere: bool = Fal
             for name in ("hisparse-operator", "hisparse-operator-cluster")
         ]
     role["metadata"]["namespace"] = namespace
-    cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all([role, *bindings]))
+    cluster.kubectl(
+        "apply", "--server-side", "--force-conflicts", "-f", "-", input=yaml.safe_dump_all([role, *bindings])
+    )
 
 
 @dataclass

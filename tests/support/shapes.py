@@ -28,6 +28,7 @@ def h200(gpus: int = 8, memory: int | None = 2 * TIB) -> NodeClass:
 GLM = model("zai-org/GLM-5.3")
 LLAMA_8B = model("meta-llama/Llama-3.1-8B-Instruct")
 LLAMA_70B = model("meta-llama/Llama-3.1-70B-Instruct")
+QWEN_72B = model("Qwen/Qwen2-72B-Instruct")
 DENSE_32B = model("shape/dense-32b")
 MILLION = 1_048_576
 
