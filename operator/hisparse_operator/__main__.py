@@ -13,11 +13,12 @@ from typing import Final
 
 from hisparse.errors import UnitError
 from hisparse.units import parse_duration
-from hisparse_operator import hub, logs
-from hisparse_operator.kube import SERVICE_ACCOUNT
+from hisparse_operator import logs
+from hisparse_operator.cluster import hub
+from hisparse_operator.cluster.kube import SERVICE_ACCOUNT
+from hisparse_operator.cluster.observe import Decisions
+from hisparse_operator.decide.reconcile import reconcile, wants_hub, wants_logs
 from hisparse_operator.metrics import own_version
-from hisparse_operator.observe import Decisions
-from hisparse_operator.reconcile import reconcile, wants_hub, wants_logs
 from hisparse_operator.settings import OperatorSettings
 from hisparse_operator.wiring import Options, run
 

@@ -13,7 +13,7 @@ import prometheus_client as prometheus
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hisparse_operator.cache import Cache
+from hisparse_operator.cluster.cache import Cache
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 

@@ -26,15 +26,16 @@ import kopf
 import structlog
 
 from hisparse.errors import Transient
-from hisparse_operator import health, watch
-from hisparse_operator.apply import Applier
-from hisparse_operator.cache import Cache, Change, Key, key_of
-from hisparse_operator.hub import HuggingFace, NoHub
+from hisparse_operator import health
+from hisparse_operator.cluster import watch
+from hisparse_operator.cluster.apply import Applier
+from hisparse_operator.cluster.cache import Cache, Change, Key, key_of
+from hisparse_operator.cluster.hub import HuggingFace, NoHub
+from hisparse_operator.cluster.kube import WRITE_S, Api, ApiError, NotFoundError, load_configuration
+from hisparse_operator.cluster.leader import Leader, Times
+from hisparse_operator.cluster.observe import Decisions, Observer
 from hisparse_operator.kinds import CHILDREN, INFERENCE, NODE, OWN_LEASE, Kind
-from hisparse_operator.kube import WRITE_S, Api, ApiError, NotFoundError, load_configuration
-from hisparse_operator.leader import Leader, Times
 from hisparse_operator.metrics import Metrics, own_version
-from hisparse_operator.observe import Decisions, Observer
 from hisparse_operator.worker import Worker
 from hisparse_operator.workqueue import WorkQueue
 

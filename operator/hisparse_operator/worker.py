@@ -22,11 +22,11 @@ from typing import Any, Final
 import structlog
 
 from hisparse.errors import SpecError, Transient
-from hisparse_operator.apply import Applier, ChildTakenError
-from hisparse_operator.cache import Key
-from hisparse_operator.kube import ApiError, Conflict, LeaseLostError
+from hisparse_operator.cluster.apply import Applier, ChildTakenError
+from hisparse_operator.cluster.cache import Key
+from hisparse_operator.cluster.kube import ApiError, Conflict, LeaseLostError
+from hisparse_operator.cluster.observe import Decisions, Observer
 from hisparse_operator.metrics import Metrics
-from hisparse_operator.observe import Decisions, Observer
 from hisparse_operator.workqueue import WorkQueue
 from hisparse_operator.world import Event, Object, Outcome
 

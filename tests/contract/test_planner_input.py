@@ -18,7 +18,7 @@ from hisparse.errors import SpecError
 from hisparse.model import facts_for
 from hisparse.spec import parse_manifest
 from hisparse.target import target_of
-from hisparse_operator.reconcile import reconcile
+from hisparse_operator.decide.reconcile import reconcile
 from hisparse_operator.settings import OperatorSettings
 from hisparse_operator.world import World
 

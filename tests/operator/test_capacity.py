@@ -7,9 +7,9 @@ from simulator import H200, SETTINGS, dense, node
 
 from hisparse.model import facts_for
 from hisparse.spec import parse_spec
-from hisparse_operator import admission
-from hisparse_operator.capacity import Needs, survey
-from hisparse_operator.planning import Planned, plan_for
+from hisparse_operator.decide import admission
+from hisparse_operator.decide.capacity import Needs, survey
+from hisparse_operator.decide.planning import Planned, plan_for
 
 TAINT = {"key": "team", "value": "vision", "effect": "NoSchedule"}
 GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}

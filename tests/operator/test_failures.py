@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from hisparse_operator import failures, pods
-from hisparse_operator.reasons import Reason
+from hisparse_operator.decide import failures, pods
+from hisparse_operator.decide.reasons import Reason
 from hisparse_operator.world import World
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import aiohttp
 import pytest
 
-from hisparse_operator.cache import Cache
+from hisparse_operator.cluster.cache import Cache
 from hisparse_operator.health import Limits, LoopLag, Vitals, application, serving, unwell
 from hisparse_operator.kinds import INFERENCE
 from hisparse_operator.metrics import Metrics

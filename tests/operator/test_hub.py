@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from hisparse_operator.hub import HuggingFace, NoHub
+from hisparse_operator.cluster.hub import HuggingFace, NoHub
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -8,9 +8,9 @@ from aiohttp import web
 from kubernetes.aio import client
 
 from hisparse.errors import Transient
-from hisparse_operator import kube
+from hisparse_operator.cluster import kube
+from hisparse_operator.cluster.kube import Api, ApiError, Conflict, NotFoundError, failure
 from hisparse_operator.kinds import BY_NAME
-from hisparse_operator.kube import Api, ApiError, Conflict, NotFoundError, failure
 
 SERVICE = BY_NAME["v1", "Service"]
 

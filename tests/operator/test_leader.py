@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hisparse.errors import Transient
+from hisparse_operator.cluster.kube import WRITE_S, Api, Conflict, load_configuration
+from hisparse_operator.cluster.leader import Leader, Times
 from hisparse_operator.kinds import OWN_LEASE
-from hisparse_operator.kube import WRITE_S, Api, Conflict, load_configuration
-from hisparse_operator.leader import Leader, Times
 from hisparse_testenv.shared import Cluster
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]

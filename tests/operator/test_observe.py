@@ -4,11 +4,11 @@ from typing import Any
 import pytest
 
 from hisparse.errors import Transient
-from hisparse_operator.cache import Cache, Key
-from hisparse_operator.hub import NoHub
+from hisparse_operator.cluster.cache import Cache, Key
+from hisparse_operator.cluster.hub import NoHub
+from hisparse_operator.cluster.kube import Api
+from hisparse_operator.cluster.observe import Decisions, Observer, ended_run, plain_lines
 from hisparse_operator.kinds import INFERENCE, NODE, POD
-from hisparse_operator.kube import Api
-from hisparse_operator.observe import Decisions, Observer, ended_run, plain_lines
 from hisparse_operator.world import Outcome, World
 
 KEY = Key("team", "glm")

@@ -9,7 +9,7 @@ import aiohttp
 import kubernetes.aio.config.incluster_config as incluster
 import pytest
 
-from hisparse_operator import kube, watch
+from hisparse_operator.cluster import kube, watch
 from hisparse_operator.kinds import INFERENCE
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]

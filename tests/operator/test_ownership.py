@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisparse_operator.ownership import in_place
+from hisparse_operator.cluster.ownership import in_place
 
 MANAGER = "hisparse-operator"
 META = {"name": "x", "namespace": "n", "uid": "u", "resourceVersion": "7"}

@@ -10,9 +10,9 @@ from simulator import BAD, H200, SETTINGS, SmallCluster, dense, inference, node
 from hisparse import engine
 from hisparse.planner import plan as plan_once
 from hisparse.status import HiSparseInferenceStatus
-from hisparse_operator import planning, revisions
-from hisparse_operator.reasons import EVENT_MEANING, MEANING, ConditionType, EventReason, Reason
-from hisparse_operator.reconcile import HUB_RETRY_SECONDS, reconcile, wants_hub, wants_logs
+from hisparse_operator.decide import planning, revisions
+from hisparse_operator.decide.reasons import EVENT_MEANING, MEANING, ConditionType, EventReason, Reason
+from hisparse_operator.decide.reconcile import HUB_RETRY_SECONDS, reconcile, wants_hub, wants_logs
 from hisparse_operator.settings import OperatorSettings
 from hisparse_operator.world import HubFiles, World
 
@@ -336,7 +336,7 @@ def test_a_newer_operator_restarts_nobody_and_only_notes_that_its_plan_differs(m
 
 def test_a_template_version_is_sticky_until_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = running()
-    for module in ("hisparse_operator.revisions", "hisparse.acceptance"):
+    for module in ("hisparse_operator.decide.revisions", "hisparse.acceptance"):
         monkeypatch.setattr(f"{module}.TEMPLATE_VERSION", 2)
     cluster.edit(dense(replicas=2, restartToken="b"))
     cluster.settle()

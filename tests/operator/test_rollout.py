@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from simulator import BAD, SmallCluster, dense, node, rollouts
 
-from hisparse_operator.pods import EnginePod
-from hisparse_operator.reasons import ConditionType
-from hisparse_operator.rollout import Fleet, Phase, step
+from hisparse_operator.decide.pods import EnginePod
+from hisparse_operator.decide.reasons import ConditionType
+from hisparse_operator.decide.rollout import Fleet, Phase, step
 
 
 def pod(name: str, *, serving: bool = True, started: bool = True, restarts: int = 0, **more: Any) -> EnginePod:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from hisparse.errors import SpecError, Transient
-from hisparse_operator.apply import Applied, Applier, ChildTakenError
-from hisparse_operator.cache import Cache, Key
+from hisparse_operator.cluster.apply import Applied, Applier, ChildTakenError
+from hisparse_operator.cluster.cache import Cache, Key
+from hisparse_operator.cluster.kube import ApiError, Conflict, LeaseLostError
+from hisparse_operator.cluster.observe import Decisions, Observer
 from hisparse_operator.kinds import INFERENCE
-from hisparse_operator.kube import ApiError, Conflict, LeaseLostError
 from hisparse_operator.metrics import Metrics
-from hisparse_operator.observe import Decisions, Observer
 from hisparse_operator.worker import Blocked, Worker, blocked_status
 from hisparse_operator.workqueue import WorkQueue
 from hisparse_operator.world import Event, Object, Outcome, World

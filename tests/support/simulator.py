@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hisparse_operator.conditions import status_of
-from hisparse_operator.reasons import ConditionType, EventReason, Reason
-from hisparse_operator.reconcile import reconcile, wants_hub, wants_logs
+from hisparse_operator.decide.conditions import status_of
+from hisparse_operator.decide.reasons import ConditionType, EventReason, Reason
+from hisparse_operator.decide.reconcile import reconcile, wants_hub, wants_logs
 from hisparse_operator.settings import OperatorSettings
 from hisparse_operator.world import Event, HubFiles, Outcome, World
 

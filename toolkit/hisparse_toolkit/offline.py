@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from hisparse_operator.capacity import GPU_RESOURCE, PRODUCT_LABEL
+from hisparse_operator.decide.capacity import GPU_RESOURCE, PRODUCT_LABEL
+from hisparse_operator.decide.reconcile import reconcile
 from hisparse_operator.kinds import CHILDREN
-from hisparse_operator.reconcile import reconcile
 from hisparse_operator.settings import OperatorSettings
 from hisparse_operator.world import HubFiles, Object, World
 

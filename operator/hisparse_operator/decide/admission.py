@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hisparse_operator.identity import labels_of, name_of
+from hisparse_operator.decide.identity import labels_of, name_of
 from hisparse_operator.world import Object
 
 _HARD: Final = frozenset({"NoSchedule", "NoExecute"})

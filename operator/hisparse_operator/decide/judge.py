@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hisparse.units import format_duration
-from hisparse_operator.capacity import GPU_RESOURCE
-from hisparse_operator.conditions import Condition, Status
-from hisparse_operator.failures import Trouble, refusal_of, scheduling_of, trouble_of
-from hisparse_operator.intent import Intent, plan_feasible
-from hisparse_operator.pods import EnginePod
-from hisparse_operator.reasons import ConditionType, Reason
-from hisparse_operator.rollout import Fleet, Phase, Step
+from hisparse_operator.decide.capacity import GPU_RESOURCE
+from hisparse_operator.decide.conditions import Condition, Status
+from hisparse_operator.decide.failures import Trouble, refusal_of, scheduling_of, trouble_of
+from hisparse_operator.decide.intent import Intent, plan_feasible
+from hisparse_operator.decide.pods import EnginePod
+from hisparse_operator.decide.reasons import ConditionType, Reason
+from hisparse_operator.decide.rollout import Fleet, Phase, Step
 from hisparse_operator.world import Object
 
 _NO_TIER: Final = "None"

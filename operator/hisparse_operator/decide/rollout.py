@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hisparse_operator.pods import EnginePod
+from hisparse_operator.decide.pods import EnginePod
 
 
 class Phase(Enum):

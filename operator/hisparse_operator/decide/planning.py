@@ -19,7 +19,7 @@ from hisparse.rounding import whole
 from hisparse.spec import HiSparseInferenceSpec
 from hisparse.target import target_of
 from hisparse.units import GIB, format_bytes
-from hisparse_operator.capacity import (
+from hisparse_operator.decide.capacity import (
     PRODUCT_LABEL,
     Needs,
     Offer,
@@ -33,8 +33,8 @@ from hisparse_operator.capacity import (
     needs_of,
     survey,
 )
-from hisparse_operator.conditions import Status
-from hisparse_operator.reasons import Reason
+from hisparse_operator.decide.conditions import Status
+from hisparse_operator.decide.reasons import Reason
 from hisparse_operator.settings import OperatorSettings
 from hisparse_operator.world import HubFiles, Object
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from hisparse.engine import TEMPLATE_VERSION
 from hisparse.spec import HiSparseInferenceSpec
-from hisparse_operator import planstatus
-from hisparse_operator.identity import REVISION_LABEL, Parent, labels_of, name_of, named
+from hisparse_operator.decide import planstatus
+from hisparse_operator.decide.identity import REVISION_LABEL, Parent, labels_of, name_of, named
 from hisparse_operator.kinds import GROUP
 from hisparse_operator.world import Object, World
 

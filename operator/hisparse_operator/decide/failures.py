@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from hisparse import signatures
-from hisparse_operator.identity import is_going, name_of
-from hisparse_operator.pods import ENGINE, EnginePod, condition, container_status
-from hisparse_operator.reasons import Reason
+from hisparse_operator.decide.identity import is_going, name_of
+from hisparse_operator.decide.pods import ENGINE, EnginePod, condition, container_status
+from hisparse_operator.decide.reasons import Reason
 from hisparse_operator.world import Object, World
 
 LOG_TAIL_BYTES: Final = 1024

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from hisparse_operator.reasons import ConditionType, Reason
+from hisparse_operator.decide.reasons import ConditionType, Reason
 
 MESSAGE_LIMIT: Final = 32_768
 """metav1.Condition.message may not be longer."""

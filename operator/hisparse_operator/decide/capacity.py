@@ -16,8 +16,8 @@ from hisparse.errors import UnitError
 from hisparse.hardware import GPUS, Gpu, NodeClass, gpu_of_product
 from hisparse.spec import HiSparseInferenceSpec
 from hisparse.units import GIB, format_bytes, parse_quantity
-from hisparse_operator import admission
-from hisparse_operator.identity import labels_of, name_of
+from hisparse_operator.decide import admission
+from hisparse_operator.decide.identity import labels_of, name_of
 from hisparse_operator.world import Object
 
 PRODUCT_LABEL: Final = "nvidia.com/gpu.product"

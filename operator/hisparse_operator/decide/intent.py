@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from hisparse.errors import SpecError
 from hisparse.model import ModelFacts, needs_hub
 from hisparse.spec import HiSparseInferenceSpec, parse_spec
-from hisparse_operator import planning, planstatus, render, revisions
-from hisparse_operator.conditions import Condition, Status
-from hisparse_operator.identity import Parent
-from hisparse_operator.planning import Planned
-from hisparse_operator.reasons import ConditionType, Reason
-from hisparse_operator.revisions import Revision
+from hisparse_operator.decide import planning, planstatus, render, revisions
+from hisparse_operator.decide.conditions import Condition, Status
+from hisparse_operator.decide.identity import Parent
+from hisparse_operator.decide.planning import Planned
+from hisparse_operator.decide.reasons import ConditionType, Reason
+from hisparse_operator.decide.revisions import Revision
 from hisparse_operator.settings import OperatorSettings
 from hisparse_operator.world import World
 

@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
 
-from hisparse_operator import events, failures, intent, judge, pods, revisions, rollout, status
-from hisparse_operator.children import Children
-from hisparse_operator.conditions import Status
-from hisparse_operator.identity import REVISION_LABEL, family, is_going, labels_of, parent_of
-from hisparse_operator.intent import Intent
-from hisparse_operator.judge import Scene
-from hisparse_operator.reasons import Reason
-from hisparse_operator.rollout import Fleet, Step
+from hisparse_operator.decide import events, failures, intent, judge, pods, revisions, rollout, status
+from hisparse_operator.decide.children import Children
+from hisparse_operator.decide.conditions import Status
+from hisparse_operator.decide.identity import REVISION_LABEL, family, is_going, labels_of, parent_of
+from hisparse_operator.decide.intent import Intent
+from hisparse_operator.decide.judge import Scene
+from hisparse_operator.decide.reasons import Reason
+from hisparse_operator.decide.rollout import Fleet, Step
 from hisparse_operator.settings import OperatorSettings
 from hisparse_operator.world import Object, Outcome, World
 

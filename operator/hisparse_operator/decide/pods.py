@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hisparse_operator.identity import REVISION_LABEL, is_going, labels_of, name_of, uid_of
+from hisparse_operator.decide.identity import REVISION_LABEL, is_going, labels_of, name_of, uid_of
 from hisparse_operator.world import Object
 
 ENGINE: Final = "engine"

@@ -13,10 +13,10 @@ from typing import Any, Final
 import structlog
 
 from hisparse.errors import HiSparseError, Transient
-from hisparse_operator.cache import Cache, Key
+from hisparse_operator.cluster.cache import Cache, Key
+from hisparse_operator.cluster.kube import Api, ApiError, Conflict, NotFoundError
+from hisparse_operator.cluster.ownership import in_place, owned_fields
 from hisparse_operator.kinds import EVENT, FIELD_MANAGER, INFERENCE, LABEL, POD, STATUS_MANAGER, Kind, kind_of
-from hisparse_operator.kube import Api, ApiError, Conflict, NotFoundError
-from hisparse_operator.ownership import in_place, owned_fields
 from hisparse_operator.world import Event, Object, Outcome
 
 log: Final = structlog.get_logger(__name__)

@@ -21,8 +21,8 @@ from typing import Any, Final
 import structlog
 
 from hisparse.errors import Transient
+from hisparse_operator.cluster.kube import WRITE_S, Api, ApiError, NotFoundError
 from hisparse_operator.kinds import LEASE, OWN_LEASE
-from hisparse_operator.kube import WRITE_S, Api, ApiError, NotFoundError
 
 log: Final = structlog.get_logger(__name__)
 _RELEASE_S: Final = 2.0

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from hisparse_operator import render, revisions
-from hisparse_operator.identity import REVISION_LABEL, Family, Parent, is_going, labels_of, name_of, named, ref
-from hisparse_operator.intent import Intent
-from hisparse_operator.podtemplate import engine_port
-from hisparse_operator.revisions import PLAN_FILE, Revision
-from hisparse_operator.rollout import Fleet, Step
+from hisparse_operator.decide import render, revisions
+from hisparse_operator.decide.identity import REVISION_LABEL, Family, Parent, is_going, labels_of, name_of, named, ref
+from hisparse_operator.decide.intent import Intent
+from hisparse_operator.decide.podtemplate import engine_port
+from hisparse_operator.decide.revisions import PLAN_FILE, Revision
+from hisparse_operator.decide.rollout import Fleet, Step
 from hisparse_operator.settings import OperatorSettings
 from hisparse_operator.world import Object, Ref
 

@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from hisparse.model import served_name
-from hisparse_operator import conditions, failures, planstatus
-from hisparse_operator.conditions import Condition
-from hisparse_operator.identity import Parent
-from hisparse_operator.judge import Scene
-from hisparse_operator.reasons import ConditionType, Reason
-from hisparse_operator.rollout import Phase
+from hisparse_operator.decide import conditions, failures, planstatus
+from hisparse_operator.decide.conditions import Condition
+from hisparse_operator.decide.identity import Parent
+from hisparse_operator.decide.judge import Scene
+from hisparse_operator.decide.reasons import ConditionType, Reason
+from hisparse_operator.decide.rollout import Phase
 
 _FAILING = frozenset(
     {

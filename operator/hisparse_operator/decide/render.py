@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from hisparse.model import ModelFacts
 from hisparse.spec import HiSparseInferenceSpec
-from hisparse_operator import planstatus, podtemplate
-from hisparse_operator.identity import Parent
-from hisparse_operator.planning import Planned, engine_version
-from hisparse_operator.pods import EnginePod
-from hisparse_operator.revisions import PLAN_FILE, TEMPLATE_ANNOTATION, Revision
+from hisparse_operator.decide import planstatus, podtemplate
+from hisparse_operator.decide.identity import Parent
+from hisparse_operator.decide.planning import Planned, engine_version
+from hisparse_operator.decide.pods import EnginePod
+from hisparse_operator.decide.revisions import PLAN_FILE, TEMPLATE_ANNOTATION, Revision
 from hisparse_operator.settings import OperatorSettings
 from hisparse_operator.world import Object
 

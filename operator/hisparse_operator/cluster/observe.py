@@ -10,11 +10,11 @@ from typing import Any, Final
 import structlog
 
 from hisparse.errors import Transient
-from hisparse_operator.cache import Cache, Key
-from hisparse_operator.hub import Hub
+from hisparse_operator.cluster.cache import Cache, Key
+from hisparse_operator.cluster.hub import Hub
+from hisparse_operator.cluster.kube import Api, ApiError
+from hisparse_operator.decide.pods import ENGINE, container_status
 from hisparse_operator.kinds import CHILDREN, POD
-from hisparse_operator.kube import Api, ApiError
-from hisparse_operator.pods import ENGINE, container_status
 from hisparse_operator.world import Object, Outcome, World
 
 log: Final = structlog.get_logger(__name__)

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from hisparse_operator.conditions import Condition, Status, status_of
-from hisparse_operator.judge import Scene
-from hisparse_operator.reasons import ConditionType, EventReason, Reason
+from hisparse_operator.decide.conditions import Condition, Status, status_of
+from hisparse_operator.decide.judge import Scene
+from hisparse_operator.decide.reasons import ConditionType, EventReason, Reason
 from hisparse_operator.world import Event
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")

@@ -15,10 +15,10 @@ from hisparse.plan import Plan
 from hisparse.reserved import LAUNCHER_PORT
 from hisparse.spec import HiSparseInferenceSpec, PodTemplateOverlay
 from hisparse.units import format_quantity, parse_quantity
-from hisparse_operator.capacity import GPU_RESOURCE, PRODUCT_LABEL, tolerations_of
-from hisparse_operator.identity import Parent
-from hisparse_operator.planning import Planned, download_bytes, engine_version
-from hisparse_operator.pods import ENGINE
+from hisparse_operator.decide.capacity import GPU_RESOURCE, PRODUCT_LABEL, tolerations_of
+from hisparse_operator.decide.identity import Parent
+from hisparse_operator.decide.planning import Planned, download_bytes, engine_version
+from hisparse_operator.decide.pods import ENGINE
 from hisparse_operator.settings import OperatorSettings
 
 HTTP: Final = "http"

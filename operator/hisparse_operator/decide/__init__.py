@@ -1,0 +1,1 @@
+"""What should be: pure functions from a World and a time to an Outcome. No I/O, no clock, no framework."""
