@@ -167,6 +167,8 @@ class Operator:
             settings=watch.settings(kinds),
             clusterwide=not self._options.namespaces,
             namespaces=self._options.namespaces,
+            # else kopf asks who the user is, and the uid of a container has no name
+            identity=self._identity,  # type: ignore[arg-type]
         )
         self._last_event = time.monotonic()  # watches that never tell of anything grow old too
         _install(stop)  # kopf has put its own signal handlers in place
