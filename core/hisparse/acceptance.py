@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hisparse.engine import TEMPLATE_VERSION
 from hisparse.errors import SpecError
 from hisparse.estimates import BATCHED_TOKENS
@@ -11,7 +13,10 @@ from hisparse.model import Attention, ModelFacts
 from hisparse.plan import Mode, Target
 from hisparse.room import shared_pool
 from hisparse.rounding import quantity_at_least
+from hisparse.spec import HiSparseInferenceSpec
 from hisparse.units import format_bytes, format_quantity
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def accept(model: ModelFacts, target: Target) -> tuple[SpecError, ...]:
@@ -67,7 +72,14 @@ def _positions(model: ModelFacts, target: Target) -> list[SpecError]:
 def _parallelism(model: ModelFacts, target: Target) -> list[SpecError]:
     tp = target.tp
     field = "spec.parallelism.tensor" if target.tensor else "spec.resources.gpus"
-    good = [n for n in (1, 2, 4, 8, 16, 32) if model.attention_heads % n == 0]
+    good = [n for n in (1, 2, 4, 8, 16, 32) if model.attention_heads % n == 0 and _kv_heads_split(model, n)]
+    if target.expert and not model.experts:
+        return [
+            SpecError(
+                "spec.parallelism.expert",
+                f"true needs a model with experts; {model.name} ({model.architecture}) has none: leave it out",
+            )
+        ]
     if model.attention_heads % tp:
         return [
             SpecError(
@@ -76,7 +88,7 @@ def _parallelism(model: ModelFacts, target: Target) -> list[SpecError]:
                 f"{model.name}; use one of {', '.join(map(str, good))}",
             )
         ]
-    if not model.is_mla and model.kv_heads % tp and tp % model.kv_heads:
+    if not _kv_heads_split(model, tp):
         return [
             SpecError(
                 field,
@@ -87,8 +99,15 @@ def _parallelism(model: ModelFacts, target: Target) -> list[SpecError]:
     return []
 
 
+def _kv_heads_split(model: ModelFacts, tensor: int) -> bool:
+    """KV heads are divided over the ranks, or each is replicated over a whole number of them."""
+    return model.is_mla or model.kv_heads % tensor == 0 or tensor % model.kv_heads == 0
+
+
 def _tier(model: ModelFacts, target: Target) -> list[SpecError]:
-    if target.mode != Mode.HISPARSE:
+    """The rules of HiSparse, where it is asked for or where Auto may end in it."""
+    may_be = target.mode == "Auto" and model.attention is Attention.DSA and target.pipeline == 1
+    if target.mode != Mode.HISPARSE and not may_be:
         return []
     found: list[SpecError] = []
     if model.attention is not Attention.DSA:
@@ -126,6 +145,23 @@ def _tier(model: ModelFacts, target: Target) -> list[SpecError]:
         )
     found += _pool_minimum(model, target)
     return found
+
+
+def advice(spec: HiSparseInferenceSpec, model: ModelFacts) -> tuple[str, ...]:
+    """Warnings that come from the manifest itself rather than from the plan."""
+    found = []
+    hub = spec.model.hugging_face
+    if hub is not None and not _COMMIT.fullmatch(hub.revision or ""):
+        what = f"revision {hub.revision} is no commit" if hub.revision else "no revision is set"
+        found.append(
+            f"{what}: a pod that starts later may load other weights; set model.huggingFace.revision to a commit hash"
+        )
+    if hub is not None and spec.model.cache is None:
+        found.append(
+            f"every start downloads {format_bytes(model.weight_bytes)} of weights again: set model.cache to a claim "
+            "or a folder of the node"
+        )
+    return tuple(found)
 
 
 def _template(target: Target) -> list[SpecError]:

@@ -112,8 +112,14 @@ def serve_flags(
         flags.append(Flag("--enable-expert-parallel", None, "experts are spread over all GPUs"))
     flags += [
         Flag("--max-model-len", str(target.max_tokens), "context.maxTokens"),
-        Flag("--kv-cache-dtype", {"Fp8": "fp8", "Bf16": "bfloat16"}[plan.kv_dtype], plan.kv_dtype_reason),
-        Flag("--max-num-seqs", str(plan.max_requests), "what memory holds at typicalTokens, at most 256"),
+        Flag("--kv-cache-dtype", _kv_cache_dtype(plan), plan.kv_dtype_reason),
+        Flag(
+            "--max-num-seqs",
+            str(plan.max_requests),
+            "context.maxConcurrentRequests"
+            if target.max_requests
+            else "what memory holds at typicalTokens, at most 256",
+        ),
         Flag(
             "--max-num-batched-tokens",
             str(plan.max_batched_tokens),
@@ -126,7 +132,8 @@ def serve_flags(
         ),
     ]
     if target.tp > 1:
-        flags.append(Flag("--distributed-executor-backend", "mp", "Ray would give every rank a private host pool"))
+        why = "Ray would give every rank a private host pool" if plan.tiered else "all ranks are on one node"
+        flags.append(Flag("--distributed-executor-backend", "mp", why))
     if (transfer := _transfer(plan)) is not None:
         flags.append(Flag("--kv-transfer-config", transfer, plan.mode_reason))
     if (tuning := _tuning(plan)) is not None:
@@ -162,12 +169,12 @@ def environment(plan: Plan) -> tuple[EnvVar, ...]:
         EnvVar(
             "VLLM_ENGINE_READY_TIMEOUT_S",
             str(plan.seconds.startup_budget),
-            "loading and pinning take longer than the default 600 s",
+            "the start-up budget; 600 s unless set",
         ),
         EnvVar(
             "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS",
             str(plan.seconds.worker_shutdown),
-            "unpinning the host pool takes longer than the default 5 s; a killed unpin keeps the node's memory",
+            "5 s unless set; a killed unpin keeps memory",
         ),
         EnvVar("VLLM_NO_USAGE_STATS", "1", "no telemetry from a cluster"),
     )
@@ -195,6 +202,13 @@ def launch_document(plan: Plan, *, served_name: str, engine_port: int, launcher_
             "tensorParallel": target.tp,
         },
     }
+
+
+def _kv_cache_dtype(plan: Plan) -> str:
+    """Bf16 is said by name where it is the model's own type, else "auto": 16 bits of the model's type."""
+    if plan.kv_dtype == "Fp8":
+        return "fp8"
+    return "bfloat16" if plan.model.dtype == "bfloat16" else "auto"
 
 
 def _region_bytes(plan: Plan) -> int:

@@ -9,7 +9,7 @@ from hisparse.engine import dialect
 from hisparse.kv import HiSparseLayout
 from hisparse.model import Attention
 from hisparse.plan import HostMemory, LengthRow, Limit, Mode, Resource, Seconds
-from hisparse.room import Room
+from hisparse.room import Room, overhead_bytes
 from hisparse.rounding import ceil, decimal, whole_gib
 from hisparse.units import GIB, format_bytes
 
@@ -17,6 +17,7 @@ _MINIMUM_STARTUP_BUDGET = 20 * 60
 _DRAIN = 300
 _WORKER_SHUTDOWN = 120
 _STOP_OVERHEAD = estimates.ENDPOINT_GRACE_SECONDS + estimates.SHUTDOWN_TIMEOUT_SECONDS + 30
+_FP8_KV = (8, 9)
 _SAFE_FP8_BATCH = 16_384
 
 
@@ -122,7 +123,7 @@ def binding(
     )
 
 
-def warnings_of(room: Room) -> list[str]:
+def warnings_of(room: Room, overhead: int) -> list[str]:
     target, found = room.target, []
     workspace = estimates.prefill_workspace_bytes(room.model, room.batched)
     left = room.hbm[0].bytes
@@ -131,6 +132,17 @@ def warnings_of(room: Room) -> list[str]:
             f"prefill workspace grows to about {format_bytes(workspace)} at max_num_batched_tokens {room.batched} and "
             f"only {format_bytes(left)} are left free: the engine may start and die on the first long prompt; lower "
             "resources.gpuMemoryUtilizationPercent or context.maxBatchedTokens"
+        )
+    own, planned = target.memory_bytes, overhead_bytes(target)
+    if own is not None and overhead < planned:
+        found.append(
+            f"resources.memory leaves {format_bytes(overhead)} beside the pools and an engine with {target.gpus} "
+            f"GPU(s) is planned with {format_bytes(planned)}: the kernel may kill it"
+        )
+    if room.kv_dtype == "Fp8" and room.node.gpu.capability < _FP8_KV:
+        found.append(
+            f"fp8 KV on {room.node.gpu.name} (compute capability below 8.9): not every attention backend of vLLM "
+            "takes it"
         )
     if room.model.attention is Attention.DSA and room.kv_dtype == "Fp8" and room.batched > _SAFE_FP8_BATCH:
         found.append(

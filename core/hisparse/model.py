@@ -43,6 +43,7 @@ class ModelFacts:
     layers counts the backbone; mtp_layers come on top when speculative decoding uses them.
     latent_rank and rope_dim describe one MLA row; 0 for dense attention.
     rope_theta is passed on where the engine's RoPE parameters are replaced; None where the config does not say.
+    experts is 0 for a dense model; expert_bytes is the part of the weights that experts take (0 where not known).
     max_positions already counts the config's own RoPE scaling; native_positions does not.
     """
 
@@ -58,6 +59,8 @@ class ModelFacts:
     rope_dim: int
     indexer: Indexer | None
     mtp_layers: int
+    experts: int
+    expert_bytes: int
     max_positions: int
     native_positions: int
     rope_theta: int | float | None
@@ -97,6 +100,9 @@ _DSA = frozenset({"DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"})
 
 ARCHITECTURES: tuple[str, ...] = tuple(sorted(_DENSE | _MLA | _DSA))
 """What the planner can size; the same names as `architectures` in a config.json."""
+
+_LARGEST = 16_777_216
+"""More than any field of a config.json: positions are the largest that models have."""
 
 _BYTES_PER_WEIGHT = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 
@@ -174,8 +180,13 @@ def read_config(
     else:
         fields.refuse_unmodelled(layers)
         rank = rope = 0
-        kv_heads = fields.number("num_key_value_heads", "kvHeads", default=heads)
-        head_dim = fields.number("head_dim", "headDim", default=hidden // heads)
+        kv_heads = fields.number("num_key_value_heads", "kvHeads", default=heads, least=1)
+        head_dim = fields.number("head_dim", "headDim", default=hidden // heads, least=1)
+        if kv_heads > heads or heads % kv_heads:
+            raise SpecError(
+                "spec.model.facts.kvHeads",
+                f"{kv_heads} KV heads do not divide the {heads} attention heads; set the number of config.json here",
+            )
         attention = _dense_kind(kv_heads, heads)
     if attention is Attention.DSA:
         indexer = Indexer(
@@ -184,6 +195,7 @@ def read_config(
             top_k=fields.number("index_topk", "indexTopK"),
         )
     weights, weight_source = fields.weights(weight_bytes, weight_source)
+    experts, expert_parameters = fields.experts(layers + mtp, hidden)
     return ModelFacts(
         name=name,
         architecture=architecture,
@@ -197,6 +209,8 @@ def read_config(
         rope_dim=rope,
         indexer=indexer,
         mtp_layers=mtp,
+        experts=experts,
+        expert_bytes=min(weights, expert_parameters * fields.bytes_per_weight()),
         max_positions=positions,
         native_positions=native,
         rope_theta=fields.rope_theta(),
@@ -219,14 +233,15 @@ class _Fields:
         value = self._config.get(key)
         return self._top.get(key) if value is None else value
 
-    def number(self, key: str, fact: str, *, default: int | None = None) -> int:
-        """A count of at least 0 (at least 1 where there is no default)."""
+    def number(self, key: str, fact: str, *, default: int | None = None, least: int | None = None) -> int:
+        """A count of at least 0 (at least 1 where there is no default), and no larger than any model has."""
         value = self._facts.get(fact, self._get(key))
         if value is None:
             value = default
-        lowest = 1 if default is None else 0
-        if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-            said = "is missing from" if value is None else f"is {value!r}, not a whole number of at least {lowest}, in"
+        lowest = least if least is not None else (1 if default is None else 0)
+        if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= _LARGEST:
+            wanted = f"a whole number from {lowest} to {_LARGEST}"
+            said = "is missing from" if value is None else f"is {value!r}, not {wanted}, in"
             raise SpecError(f"spec.model.facts.{fact}", f"{key} {said} the model's config.json; set it here")
         return value
 
@@ -307,6 +322,22 @@ class _Fields:
             "the size of the weights is not known (no total_size in model.safetensors.index.json); "
             "set it here, e.g. 141Gi, or set facts.parameterCount",
         )
+
+    def experts(self, layers: int, hidden: int) -> tuple[int, int]:
+        """(experts per layer, parameters of all of them); 0 where the model is dense or does not say."""
+        keys = ("n_routed_experts", "num_experts", "num_local_experts")
+        count = next((value for key in keys if isinstance(value := self._get(key), int) and value > 0), 0)
+        width = self._get("moe_intermediate_size") or self._get("intermediate_size")
+        dense = self._get("first_k_dense_replace")
+        if not count or not isinstance(width, int):
+            return count, 0
+        # gate, up and down projection of each expert
+        return count, count * 3 * hidden * width * (layers - (dense if isinstance(dense, int) else 0))
+
+    def bytes_per_weight(self) -> int:
+        """1 in 8 bits and for formats that it does not know: experts are then counted too small, not too large."""
+        quantized = self._get("quantization_config")
+        return 1 if isinstance(quantized, Mapping) else _BYTES_PER_WEIGHT.get(self.dtype(), 2)
 
     def _weight_bytes(self) -> int:
         quantized = self._get("quantization_config")

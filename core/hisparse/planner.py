@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from hisparse import estimates
@@ -17,11 +18,19 @@ from hisparse.room import (
     Room,
     hbm_terms,
     host_room,
+    least_overhead_bytes,
     overhead_bytes,
     tier_layout,
 )
-from hisparse.rounding import decimal, whole, whole_gib
-from hisparse.shortfall import Fits, hbm_shortfall, host_shortfall, too_few_gpus
+from hisparse.rounding import decimal, quantity_at_least, whole, whole_gib
+from hisparse.shortfall import (
+    Fits,
+    hbm_shortfall,
+    memory_shortfall,
+    pool_shortfall,
+    too_few_gpus,
+    too_old_gpu,
+)
 from hisparse.units import GIB, MIB, format_bytes
 
 _SHM_FLOOR = 8 * GIB
@@ -29,6 +38,9 @@ _SHM_FLOOR = 8 * GIB
 
 _OFFLOAD_CEILING = 64 * GIB
 """Default of mode Offload; larger regions have failed to register with some models."""
+
+_SPARSE_KERNELS = (9, 10, 12)
+"""Compute capabilities with sparse-MLA backends (vLLM 0.32/0.33, v1/attention/backends/mla)."""
 
 _MAX_REQUESTS = 256
 
@@ -39,24 +51,36 @@ def plan(model: ModelFacts, node: NodeClass, target: Target) -> Plan | Shortfall
     The spec must have passed `accept`. Returns a Shortfall that names the limit, the amount and the cheapest
     change where it does not fit.
     """
+    fits = _fits(model)
     if target.gpus > node.gpus:
-        return too_few_gpus(model, node, target)
-    return _best_dtype(model, node, target, fits=_fits(model))
+        larger = plan(model, replace(node, gpus=target.gpus), target)
+        if isinstance(larger, Plan):
+            return too_few_gpus(model, node, target, fits)
+        way = f"on nodes with {target.gpus} GPUs: {larger.limit.remedy}"
+        return replace(larger, node=node, limit=replace(larger.limit, remedy=way))
+    if model.attention is Attention.DSA and node.gpu.capability[0] not in _SPARSE_KERNELS:
+        return too_old_gpu(model, node, target)
+    if (short := memory_shortfall(model, node, target)) is not None:
+        return short
+    return _best_dtype(model, node, target, fits=fits)
 
 
 def _fits(model: ModelFacts) -> Fits:
     def fits(target: Target, node: NodeClass) -> bool:
-        return not accept(model, target) and isinstance(_best_dtype(model, node, target, fits=None), Plan)
+        if accept(model, target) or target.gpus > node.gpus or memory_shortfall(model, node, target) is not None:
+            return False
+        return isinstance(_best_dtype(model, node, target, fits=None), Plan)
 
     return fits
 
 
 def _best_dtype(model: ModelFacts, node: NodeClass, target: Target, *, fits: Fits | None) -> Plan | Shortfall:
-    first = _attempt(model, node, target, _dtype(model, target, fits=True), fits)
-    if isinstance(first, Plan) or first.limit.resource is not Resource.HBM or not _falls_back_to_fp8(model, target):
+    if not _falls_back_to_fp8(model, target):
+        return _attempt(model, node, target, _dtype(model, target, fits=True), fits)
+    first = _attempt(model, node, target, _dtype(model, target, fits=True), None)
+    if isinstance(first, Plan) or first.limit.resource is not Resource.HBM:
         return first
-    second = _attempt(model, node, target, _dtype(model, target, fits=False), fits)
-    return second if isinstance(second, Plan) else first
+    return _attempt(model, node, target, _dtype(model, target, fits=False), fits)
 
 
 def smallest(plans: Sequence[Plan]) -> Plan:
@@ -87,7 +111,7 @@ def _dtype(model: ModelFacts, target: Target, *, fits: bool) -> tuple[str, str]:
     if target.kv_dtype != "Auto":
         return target.kv_dtype, "context.kvCacheDtype says so"
     if model.attention is Attention.DSA:
-        return "Fp8", "DSA model: native fp8; the engine's auto is bf16 on Hopper"
+        return "Fp8", "DSA model: fp8 is its native KV format"
     if fits:
         return "Bf16", "dense or MLA model: full precision fits"
     return "Fp8", "Bf16 does not fit maxTokens: digits deep in a long prompt may be recalled wrongly"
@@ -110,7 +134,14 @@ def _mode(room: Room) -> tuple[Mode, str]:
         return Mode.HISPARSE, f"one request of {target.max_tokens:,} tokens does not fit in plain KV"
     layout = tier_layout(room)
     typical = target.typical
-    gain = layout.gpu_concurrency(room.budget // layout.gpu_block_bytes, typical) / plain.concurrency(blocks, typical)
+    tier, here = (
+        layout.gpu_concurrency(room.budget // layout.gpu_block_bytes, typical),
+        plain.concurrency(blocks, typical),
+    )
+    most = target.max_requests
+    if most is not None and here >= most:
+        return Mode.NONE, f"plain KV holds the {most} requests of context.maxConcurrentRequests at {typical:,} tokens"
+    gain = (min(tier, Fraction(most)) if most is not None else tier) / here
     text = f"{decimal(gain)} times the concurrency at {typical:,} tokens"
     if gain >= estimates.AUTO_GAIN:
         return Mode.HISPARSE, f"{text}, at least {estimates.AUTO_GAIN}"
@@ -134,10 +165,12 @@ def _with_hisparse(room: Room, reason: str, fits: Fits | None) -> Plan | Shortfa
     pool = _wanted_pool(room, layout, gpu_blocks, minimum, copies, space)
     needed = pool * copies
     if space is not None and needed * 100 > space * RAM_CHECK_PERCENT:
-        return host_shortfall(room, layout, pool=pool, minimum=minimum, copies=copies, space=space)
+        return pool_shortfall(room, pool=pool, minimum=minimum, copies=copies, space=space, fits=fits)
     host_blocks = pool // layout.host_block_bytes
-    offload, warnings = _indexer_offload(target, per_token, host_blocks * layout.block_tokens, needed, space)
+    left = space if target.memory_bytes is None else max(needed, target.memory_bytes - overhead_bytes(target))
+    offload, warnings = _indexer_offload(target, per_token, host_blocks * layout.block_tokens, needed, left)
     warnings += _private_pool_warning(target, layout, pool, copies)
+    warnings += _pool_warnings(room, layout, gpu_blocks, pool)
     shm = (needed if layout.shared else 0) + offload + _SHM_FLOOR
     host = HostMemory(
         pool=pool,
@@ -145,7 +178,7 @@ def _with_hisparse(room: Room, reason: str, fits: Fits | None) -> Plan | Shortfa
         shared=layout.shared,
         indexer_offload=offload,
         shm=shm,
-        overhead=overhead_bytes(target),
+        overhead=_overhead(target, needed + offload),
         pod=target.memory_bytes or needed + offload + overhead_bytes(target),
     )
     terms = (
@@ -161,7 +194,7 @@ def _with_hisparse(room: Room, reason: str, fits: Fits | None) -> Plan | Shortfa
             offload,
             f"{decimal(per_token)} B per host-pool token: repeated prefixes stay warm",
         ),
-        Term("overhead", overhead_bytes(target), "16 GiB + 4 GiB per GPU, until measured", estimate=True),
+        _overhead_term(target, host.overhead),
     )
     rows = tuple(_row(room, tokens, layout, gpu_blocks, host_blocks) for tokens in _lengths(target))
     steady = layout.concurrency(gpu_blocks, host_blocks, target.typical) * target.data
@@ -194,6 +227,10 @@ def _wanted_pool(
     useful = layout.gpu_concurrency(gpu_blocks, target.max_tokens) * layout.host_request_blocks(target.max_tokens)
     pool = whole_gib((int(useful) + 2) * layout.host_block_bytes)
     if space is not None:
+        # of a user's own resources.memory, the usual overhead stays free where one request still fits then
+        usual = max(0, space - (overhead_bytes(target) - least_overhead_bytes(target)))
+        if target.memory_bytes is not None and usual * RAM_CHECK_PERCENT >= minimum * copies * 100:
+            space = usual
         # keep the indexer offload beside the pool: both grow with the pool's tokens
         pinned = Fraction(layout.host_block_bytes * copies, layout.block_tokens)
         share = pinned / (pinned + indexer_offload_token_bytes(room.model, tensor=target.tp) * target.data)
@@ -216,6 +253,25 @@ def _indexer_offload(
     return total, []
 
 
+def _pool_warnings(room: Room, layout: HiSparseLayout, gpu_blocks: int, pool: int) -> list[str]:
+    target, at = room.target, room.target.max_tokens
+    useful = int(layout.gpu_concurrency(gpu_blocks, at) * layout.host_request_blocks(at)) + 2
+    most = whole_gib(useful * layout.host_block_bytes)
+    found = []
+    if target.host_pool_bytes is not None and pool > most:
+        found.append(f"HBM can make use of {format_bytes(most)} of host pool; {format_bytes(pool - most)} stay idle")
+    if target.pool_requests is not None and target.pool_tokens is not None:
+        asked = whole_gib(
+            (target.pool_requests * layout.host_request_blocks(target.pool_tokens) + 2) * layout.host_block_bytes
+        )
+        if pool > asked:
+            found.append(
+                f"kvTier.hostPool asks for {format_bytes(asked)}; the engine does not start with less than "
+                f"{format_bytes(pool)}, which holds one request of maxTokens"
+            )
+    return found
+
+
 def _private_pool_warning(target: Target, layout: HiSparseLayout, pool: int, copies: int) -> list[str]:
     if layout.shared or copies == target.data:
         return []
@@ -226,51 +282,28 @@ def _private_pool_warning(target: Target, layout: HiSparseLayout, pool: int, cop
 def _without_tier(room: Room, mode: Mode, reason: str, blocks: int) -> Plan | Shortfall:
     target = room.target
     space = host_room(room)
-    warnings: list[str] = []
-    offload = 0
+    warnings = list(_no_effect(room))
+    region = 0
     if mode is Mode.OFFLOAD:
-        offload = (target.host_pool_bytes or min(_OFFLOAD_CEILING, space or _OFFLOAD_CEILING)) * target.data
+        region = (target.host_pool_bytes or min(_OFFLOAD_CEILING, space or _OFFLOAD_CEILING)) * target.data
         warnings.append(
             "mode Offload keeps evicted prefixes in host memory; it does not raise the feasible context, since a "
             "running request is wholly in HBM"
         )
-    overhead = overhead_bytes(target)
-    own = target.memory_bytes
-    if (space is not None and offload > space) or (space == 0 and own is None):
-        return Shortfall(
-            model=room.model,
-            node=room.node,
-            target=target,
-            reason="HostMemoryInsufficient",
-            limit=Limit(
-                Resource.HOST_MEMORY,
-                f"{format_bytes(offload + overhead)} of host memory are needed (offload {format_bytes(offload)} + "
-                f"overhead {format_bytes(overhead)}) and {room.node.product} nodes give "
-                f"{format_bytes(room.node.host_memory_bytes or own or 0)}",
-                (
-                    "lower kvTier.hostPool.size, or set resources.memory to what the engine really needs"
-                    if mode is Mode.OFFLOAD
-                    else "set resources.memory to what the engine really needs, or use nodes with more memory"
-                ),
-            ),
-            needed=offload + overhead,
-            available=room.node.host_memory_bytes or own or 0,
-            hbm=room.hbm,
-            mode=mode,
-        )
+    planned = overhead_bytes(target)
+    node = room.node.host_memory_bytes
+    if space is not None and (region > space or (target.memory_bytes is None and node is not None and node < planned)):
+        return _region_shortfall(room, mode, region=region, space=space)
     host = HostMemory(
-        pool=offload,
-        physical=offload,
+        pool=region,
+        physical=region,
         shared=False,
         indexer_offload=0,
-        shm=offload + _SHM_FLOOR,
-        overhead=overhead,
-        pod=own or offload + overhead,
+        shm=region + _SHM_FLOOR,
+        overhead=_overhead(target, region),
+        pod=target.memory_bytes or region + planned,
     )
-    terms = (
-        *((Term("offload region", offload, "OffloadingConnector cpu_bytes_to_use, in /dev/shm"),) if offload else ()),
-        Term("overhead", overhead, "16 GiB + 4 GiB per GPU, until measured", estimate=True),
-    )
+    regions = (Term("offload region", region, "OffloadingConnector cpu_bytes_to_use, in /dev/shm"),) if region else ()
     rows = tuple(_row(room, tokens, None, blocks, 0) for tokens in _lengths(target))
     return _finish(
         room,
@@ -280,12 +313,64 @@ def _without_tier(room: Room, mode: Mode, reason: str, blocks: int) -> Plan | Sh
         gpu_blocks=blocks,
         host_blocks=0,
         host=host,
-        host_terms=terms,
+        host_terms=(*regions, _overhead_term(target, host.overhead)),
         rows=rows,
         requests=room.plain.concurrency(blocks, target.typical) * target.data,
         admission=room.plain.concurrency(blocks, target.max_tokens) * target.data,
         warnings=tuple(warnings),
     )
+
+
+def _region_shortfall(room: Room, mode: Mode, *, region: int, space: int) -> Shortfall:
+    target, planned = room.target, overhead_bytes(room.target)
+    offered = target.memory_bytes or room.node.host_memory_bytes or 0
+    ways = []
+    if region and (most := space // target.data // GIB):
+        ways.append(f"set kvTier.hostPool.size to at most {most}Gi")
+    if target.memory_bytes is None and offered - region >= least_overhead_bytes(target):
+        ways.append(f"set resources.memory to {offered // GIB}Gi")
+    ways.append(f"use nodes with {quantity_at_least(region + planned)} of memory")
+    return Shortfall(
+        model=room.model,
+        node=room.node,
+        target=target,
+        reason="HostMemoryInsufficient",
+        limit=Limit(
+            Resource.HOST_MEMORY,
+            f"{format_bytes(region + planned)} of host memory are needed (offload {format_bytes(region)} and "
+            f"{format_bytes(planned)} for the engine itself) and {format_bytes(offered)} are there",
+            " or ".join(ways),
+        ),
+        needed=region + planned,
+        available=offered,
+        hbm=room.hbm,
+        mode=mode,
+    )
+
+
+def _no_effect(room: Room) -> Iterator[str]:
+    """Fields of the tier that Auto ended without."""
+    target = room.target
+    if target.mode != "Auto":
+        return
+    given = {
+        "kvTier.hostPool": target.host_pool_bytes is not None or target.pool_requests is not None,
+        "kvTier.hiSparse": target.device_buffer_tokens is not None or target.eager_host_mirror is not None,
+        "kvTier.sharing": target.sharing != "Auto",
+    }
+    if names := [name for name, there in given.items() if there]:
+        yield f"{' and '.join(names)} have no effect: mode Auto ended with None"
+
+
+def _overhead(target: Target, pools: int) -> int:
+    """Host memory beside the pools: as planned, or what a user's own resources.memory leaves."""
+    return overhead_bytes(target) if target.memory_bytes is None else target.memory_bytes - pools
+
+
+def _overhead_term(target: Target, size: int) -> Term:
+    if target.memory_bytes is None:
+        return Term("overhead", size, "16 GiB + 4 GiB per GPU, until measured", estimate=True)
+    return Term("overhead", size, "what resources.memory leaves beside the pools")
 
 
 def _lengths(target: Target) -> tuple[int, ...]:
@@ -356,5 +441,5 @@ def _finish(
         admission_at_max=admission,
         pays_above=pays_above(tiered, at_typical),
         limit=binding(room, tiered, gpu_blocks, host_blocks, host, seqs, requests),
-        warnings=(*warnings, *warnings_of(room), *timing_warnings(seconds)),
+        warnings=(*warnings, *warnings_of(room, host.overhead), *timing_warnings(seconds)),
     )

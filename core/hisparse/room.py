@@ -34,7 +34,7 @@ def hbm_terms(model: ModelFacts, node: NodeClass, target: Target, batched: int) 
     """(terms of one GPU, what is left for KV). The terms add up to the card's memory."""
     gpu, total = node.gpu, node.gpu.memory_bytes
     usable = total * target.utilization_percent // 100
-    ranks = target.gpus if target.expert else target.tp * target.pipeline
+    weights, spread = _weights_on_one_gpu(model, target)
     world = target.tp * target.pipeline
     terms = (
         Term(
@@ -45,9 +45,9 @@ def hbm_terms(model: ModelFacts, node: NodeClass, target: Target, batched: int) 
         ),
         Term(
             "weights",
-            -(-model.weight_bytes // ranks),
-            f"{format_bytes(model.weight_bytes)} over {ranks} GPUs: {model.weight_source}",
-            estimate=target.expert,
+            weights,
+            f"{spread}: {model.weight_source}",
+            estimate=target.data > 1 and model.experts > 0,
         ),
         Term(
             "peak activation",
@@ -72,7 +72,21 @@ def hbm_terms(model: ModelFacts, node: NodeClass, target: Target, batched: int) 
     return terms, total - sum(term.bytes for term in terms)
 
 
+def _weights_on_one_gpu(model: ModelFacts, target: Target) -> tuple[int, str]:
+    """Data-parallel ranks each hold what is not an expert; experts are spread over all GPUs."""
+    ranks = target.tp * target.pipeline
+    if target.data == 1 or not model.expert_bytes:
+        return -(-model.weight_bytes // ranks), f"{format_bytes(model.weight_bytes)} over {ranks} GPUs"
+    rest = model.weight_bytes - model.expert_bytes
+    each = -(-rest // ranks) + -(-model.expert_bytes // (ranks * target.data))
+    return each, (
+        f"{format_bytes(rest)} over {ranks} GPU(s) of each data-parallel rank and "
+        f"{format_bytes(model.expert_bytes)} of experts over all {ranks * target.data}"
+    )
+
+
 def tier_layout(room: Room) -> HiSparseLayout:
+    """The layout under HiSparse for this room."""
     return hisparse_layout(
         room.model,
         room.kv_dtype,
@@ -89,13 +103,18 @@ def shared_pool(target: Target) -> bool:
 
 
 def overhead_bytes(target: Target) -> int:
+    """Host memory that a pod is planned with beside its pools."""
     return 16 * GIB + 4 * GIB * target.gpus
 
 
+def least_overhead_bytes(target: Target) -> int:
+    """What a user's own resources.memory has to leave beside the pools."""
+    return 4 * GIB + GIB * target.gpus
+
+
 def host_room(room: Room) -> int | None:
-    """Host memory for pools: the node's, or the user's own limit, less overhead."""
-    limits = [m for m in (room.node.host_memory_bytes, room.target.memory_bytes) if m is not None]
-    if not limits:
-        return None
-    overhead = overhead_bytes(room.target) if room.target.memory_bytes is None else 4 * GIB
-    return max(0, min(limits) - overhead)
+    """Host memory for pools: of the user's own limit, else of the node, less overhead; None where neither is known."""
+    own, node = room.target.memory_bytes, room.node.host_memory_bytes
+    if own is not None:
+        return max(0, own - least_overhead_bytes(room.target))
+    return None if node is None else max(0, node - overhead_bytes(room.target))

@@ -1,27 +1,43 @@
-"""What to say when it does not fit: the limit, the amount, and the cheapest change that would make it fit."""
+"""What to say when it does not fit: the limit, the amount, and the cheapest change that would make it fit.
+
+No advice is given that the planner itself has not tried: every change named here was planned, and fits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
+from hisparse.estimates import BATCHED_TOKENS
 from hisparse.hardware import NodeClass, format_memory
-from hisparse.kv import HiSparseLayout
 from hisparse.model import Attention, ModelFacts
 from hisparse.plan import Limit, Mode, Resource, Shortfall, Target, Term
-from hisparse.room import RAM_CHECK_PERCENT, Room, hbm_terms, overhead_bytes, tier_layout
+from hisparse.room import RAM_CHECK_PERCENT, Room, least_overhead_bytes, overhead_bytes
 from hisparse.rounding import quantity_at_least
-from hisparse.units import GIB, format_bytes
-
-_COMMON_SERVER = 8
-"""GPUs of a usual server: what to suggest where a plan is made without a cluster."""
+from hisparse.units import GIB, format_bytes, format_quantity
 
 Fits = Callable[[Target, NodeClass], bool]
 """Asks the planner itself whether a changed target fits."""
 
+_COMMON_SERVER = 8
+"""GPUs of a usual server: what to suggest where a plan is made without a cluster."""
 
-def too_few_gpus(model: ModelFacts, node: NodeClass, target: Target) -> Shortfall:
+_USUAL_UTILIZATION = 92
+_SMALL_BATCH = 2048
+_STEP = 1024
+
+
+@dataclass(frozen=True)
+class _Change:
+    text: str
+    target: Target
+
+
+def too_few_gpus(model: ModelFacts, node: NodeClass, target: Target, fits: Fits | None) -> Shortfall:
     """A replica wants more GPUs than a node of this class has."""
+    fewer = replace(target, gpus=node.gpus, tensor=None, data=1, pipeline=1)
+    use = f"use nodes with {target.gpus} GPUs"
+    can = fits is not None and fits(fewer, node)
     return Shortfall(
         model=model,
         node=node,
@@ -30,7 +46,7 @@ def too_few_gpus(model: ModelFacts, node: NodeClass, target: Target) -> Shortfal
         limit=Limit(
             Resource.GPUS,
             f"{target.gpus} GPUs are asked for and a {node.product} node has {node.gpus}",
-            f"set resources.gpus to at most {node.gpus}",
+            f"set resources.gpus to {node.gpus} or {use}" if can else use,
         ),
         needed=target.gpus,
         available=node.gpus,
@@ -38,10 +54,63 @@ def too_few_gpus(model: ModelFacts, node: NodeClass, target: Target) -> Shortfal
     )
 
 
+def too_old_gpu(model: ModelFacts, node: NodeClass, target: Target) -> Shortfall:
+    """The GPU has no kernels for the model's attention."""
+    major, minor = node.gpu.capability
+    return Shortfall(
+        model=model,
+        node=node,
+        target=target,
+        reason="NoMatchingNodes",
+        limit=Limit(
+            Resource.GPUS,
+            f"{model.name} has sparse attention, whose kernels need compute capability 9, 10 or 12; {node.product} has "
+            f"{major}.{minor}",
+            "use H100, H200 or newer GPUs",
+        ),
+        needed=9,
+        available=major,
+        hbm=(),
+    )
+
+
+def memory_shortfall(model: ModelFacts, node: NodeClass, target: Target) -> Shortfall | None:
+    """Whether resources.memory is more than the node has, or less than any engine takes."""
+    own, offered = target.memory_bytes, node.host_memory_bytes
+    if own is None:
+        return None
+    least = least_overhead_bytes(target)
+    if own < least:
+        message = (
+            f"resources.memory {format_quantity(own)} is below the {format_bytes(least)} that an engine with "
+            f"{target.gpus} GPU(s) takes beside its pools"
+        )
+        remedy = f"leave resources.memory out, or set it to {quantity_at_least(overhead_bytes(target))} or more"
+        needed, available = least, own
+    elif offered is not None and own > offered:
+        message = (
+            f"resources.memory {format_quantity(own)} is more than the {format_bytes(offered)} that a {node.product} "
+            "node gives"
+        )
+        remedy = f"leave resources.memory out, or set it to at most {offered // GIB}Gi"
+        needed, available = own, offered
+    else:
+        return None
+    return Shortfall(
+        model=model,
+        node=node,
+        target=target,
+        reason="HostMemoryInsufficient",
+        limit=Limit(Resource.HOST_MEMORY, message, remedy),
+        needed=needed,
+        available=available,
+        hbm=(),
+    )
+
+
 def hbm_shortfall(room: Room, mode: Mode | None, *, needed: int, fits: Fits | None) -> Shortfall:
     """One request of maxTokens does not fit in HBM. Without `fits` no change is looked for."""
     model, target = room.model, room.target
-    have = max(0, room.budget)
     weights = next(term.bytes for term in room.hbm if term.name == "weights")
     if room.budget <= 0:
         message = (
@@ -50,92 +119,42 @@ def hbm_shortfall(room: Room, mode: Mode | None, *, needed: int, fits: Fits | No
         )
     else:
         message = (
-            f"one request of {target.max_tokens:,} tokens needs {format_bytes(needed)} of KV on each GPU and "
-            f"{format_bytes(have)} are there ({format_bytes(needed - have)} short)"
+            f"one request of {target.max_tokens:,} tokens needs {format_bytes(needed)} of KV ({room.kv_dtype}) on each "
+            f"GPU and {format_bytes(room.budget)} are there ({format_bytes(needed - room.budget)} short)"
         )
+    changes = _remedy(room, fits) if fits else []
+    none = "use a smaller, more quantised model: no single change of this spec was found that makes it fit"
     return Shortfall(
         model=model,
         node=room.node,
         target=target,
         reason="HBMInsufficient",
-        limit=Limit(Resource.HBM, message, _cheapest(room, fits) if fits else ""),
-        needed=needed,
-        available=have,
+        limit=Limit(Resource.HBM, message, " or ".join(changes) or none),
+        needed=needed + max(0, -room.budget),
+        available=max(0, room.budget),
         hbm=(*room.hbm, Term("KV cache", room.budget, "what is left")),
         mode=mode,
     )
 
 
-def _cheapest(room: Room, fits: Fits) -> str:
-    """The first change, cheapest first, after which the plan fits; the planner itself is asked."""
-    model, node, target = room.model, room.node, room.target
-    untiered = model.attention is Attention.DSA and target.mode in ("None", "Offload")
-    if untiered and fits(replace(target, mode="HiSparse"), node):
-        return "set kvTier.mode HiSparse (lossless: KV pages move to host memory)"
-    if room.kv_dtype == "Bf16" and fits(replace(target, kv_dtype="Fp8"), node):
-        return "set context.kvCacheDtype Fp8"
-    options: list[str] = []
-    if (longest := _longest(room)) is not None:
-        options.append(f"lower context.maxTokens to {longest}")
-    for gpus in (n for n in (2, 4, 8, 16) if target.gpus < n <= max(node.gpus, _COMMON_SERVER)):
-        if fits(replace(target, gpus=gpus, tensor=None), replace(node, gpus=max(node.gpus, gpus))):
-            options.append(f"set resources.gpus to {gpus}")
-            break
-    return " or ".join(options) or "use a smaller or more quantised model: no change of this spec makes it fit"
-
-
-def _longest(room: Room) -> int | None:
-    """The largest maxTokens, in whole 1,024s, that the same spec can serve."""
-    low, high = 0, room.target.max_tokens // 1024
-    while low < high:
-        middle = (low + high + 1) // 2
-        typical = min(room.target.typical, middle * 1024)
-        changed = replace(
-            room.target,
-            max_tokens=middle * 1024,
-            typical_tokens=typical,
-            pool_tokens=None,
-            pool_requests=None,
-        )
-        hbm, budget = hbm_terms(room.model, room.node, changed, room.batched)
-        smaller = replace(room, target=changed, hbm=hbm, budget=budget)
-        if budget > 0 and _one_fits(smaller):
-            low = middle
-        else:
-            high = middle - 1
-    return low * 1024 or None
-
-
-def _one_fits(room: Room) -> bool:
-    tokens = room.target.max_tokens
-    if room.budget // room.plain.block_bytes >= room.plain.request_blocks(tokens):
-        return True
-    if room.model.attention is not Attention.DSA or room.target.mode not in ("Auto", Mode.HISPARSE):
-        return False
-    layout = tier_layout(room)
-    return room.budget // layout.gpu_block_bytes >= layout.admission_blocks(tokens)
-
-
-def host_shortfall(
-    room: Room, layout: HiSparseLayout, *, pool: int, minimum: int, copies: int, space: int
-) -> Shortfall:
+def pool_shortfall(room: Room, *, pool: int, minimum: int, copies: int, space: int, fits: Fits | None) -> Shortfall:
     """The host pool (or the smallest one that the engine takes) is more than the node gives."""
     target = room.target
     needed = pool * copies
-    offered = room.node.host_memory_bytes if target.memory_bytes is None else target.memory_bytes
-    most = space * RAM_CHECK_PERCENT // 100 // copies // GIB * GIB // layout.host_block_bytes - 2
-    options: list[str] = []
-    if pool > minimum and minimum * copies * 100 <= space * RAM_CHECK_PERCENT:
-        largest = most * layout.host_block_bytes // GIB
-        options.append(f"set kvTier.hostPool.size to {quantity_at_least(minimum)} or up to {largest}Gi")
-    elif most > 0:
-        options.append(f"lower context.maxTokens to {most * layout.block_tokens // 1024 * 1024}")
-    if target.memory_bytes is not None:
-        options.append(f"raise resources.memory to {quantity_at_least(needed * 100 // RAM_CHECK_PERCENT + 4 * GIB)}")
+    own = target.memory_bytes
+    offered = room.node.host_memory_bytes if own is None else own
+    beside = least_overhead_bytes(target) if own is not None else overhead_bytes(target)
+    whole = quantity_at_least(needed * 100 // RAM_CHECK_PERCENT + overhead_bytes(target))
+    largest = space * RAM_CHECK_PERCENT // 100 // copies // GIB * GIB
+    smaller = replace(target, host_pool_bytes=largest, pool_requests=None, pool_tokens=None)
+    asked = target.host_pool_bytes is not None or target.pool_requests is not None
+    first = (_Change(f"set kvTier.hostPool.size to at most {largest // GIB}Gi", smaller),) if largest >= minimum else ()
+    changes = _remedy(room, fits, first=first if asked else ()) if fits else []
+    node = room.node.host_memory_bytes
+    if own is not None and (node is None or needed * 100 // RAM_CHECK_PERCENT + overhead_bytes(target) <= node):
+        changes.append(f"raise resources.memory to {whole}")
     else:
-        options.append(
-            f"use nodes with {quantity_at_least(needed * 100 // RAM_CHECK_PERCENT + overhead_bytes(target))} of memory"
-        )
+        changes.append(f"use nodes with {whole} of memory")
     return Shortfall(
         model=room.model,
         node=room.node,
@@ -145,13 +164,89 @@ def host_shortfall(
             Resource.HOST_MEMORY,
             f"the host pool needs {format_bytes(needed)}"
             + (f" ({copies} copies of {format_bytes(pool)})" if copies > 1 else "")
-            + f" of pinned memory; {format_bytes(offered or 0)} less overhead leave {format_bytes(space)}, of which "
-            f"the engine takes at most {RAM_CHECK_PERCENT} %",
-            " or ".join(options),
+            + f" of pinned memory; {format_bytes(offered or 0)} less {format_bytes(beside)} for the engine itself "
+            f"leave {format_bytes(space)}, of which the engine pins at most {RAM_CHECK_PERCENT} %",
+            " or ".join(changes),
         ),
         needed=needed,
         available=space * RAM_CHECK_PERCENT // 100,
         hbm=room.hbm,
         host_terms=(Term("host pool", needed, f"{copies} x {format_bytes(pool)}"),),
         mode=Mode.HISPARSE,
+    )
+
+
+def _remedy(room: Room, fits: Fits, *, first: tuple[_Change, ...] = ()) -> list[str]:
+    """The first change that costs nothing; where there is none, those that cost something, cheapest first."""
+    node, target = room.node, room.target
+    for change in (*first, *_free(room.model, target)):
+        if fits(change.target, node):
+            return [change.text]
+    found = [change.text for change in _costly(room) if fits(change.target, node)][:1]
+    if (longest := _longest(node, target, fits)) is not None:
+        found.append(f"lower context.maxTokens to {longest}")
+    for gpus in (n for n in (2, 4, 8, 16) if target.gpus < n <= max(node.gpus, _COMMON_SERVER)):
+        more = replace(target, gpus=gpus, tensor=None, data=1, pipeline=1)
+        if fits(more, replace(node, gpus=max(node.gpus, gpus))):
+            found.append(f"set resources.gpus to {gpus}")
+            break
+    return found
+
+
+def _free(model: ModelFacts, target: Target) -> Iterator[_Change]:
+    if model.attention is Attention.DSA and target.mode in {"None", "Offload"}:
+        yield _Change(
+            "set kvTier.mode HiSparse (lossless: KV pages move to host memory)", replace(target, mode="HiSparse")
+        )
+    if target.utilization_percent < _USUAL_UTILIZATION:
+        yield _Change(
+            f"raise resources.gpuMemoryUtilizationPercent to {_USUAL_UTILIZATION}",
+            replace(target, utilization_percent=_USUAL_UTILIZATION),
+        )
+    if (target.max_batched_tokens or 0) > BATCHED_TOKENS:
+        yield _Change(
+            f"lower context.maxBatchedTokens to {BATCHED_TOKENS}", replace(target, max_batched_tokens=BATCHED_TOKENS)
+        )
+    if target.sharing == "Private":
+        yield _Change("leave kvTier.sharing out: one pool for all ranks", replace(target, sharing="Auto"))
+    if (target.tp, target.data, target.pipeline) != (target.gpus, 1, 1):
+        yield _Change(
+            f"set parallelism to tensor {target.gpus}, data 1, pipeline 1",
+            replace(target, tensor=target.gpus, data=1, pipeline=1),
+        )
+    if model.experts and target.data > 1 and not target.expert:
+        yield _Change("set parallelism.expert to true", replace(target, expert=True))
+
+
+def _costly(room: Room) -> Iterator[_Change]:
+    target = room.target
+    if target.kv_dtype == "Bf16":
+        yield _Change("set context.kvCacheDtype Fp8", replace(target, kv_dtype="Fp8"))
+    if room.batched > _SMALL_BATCH:
+        yield _Change(
+            f"lower context.maxBatchedTokens to {_SMALL_BATCH} (slower prefill)",
+            replace(target, max_batched_tokens=_SMALL_BATCH),
+        )
+
+
+def _longest(node: NodeClass, target: Target, fits: Fits) -> int | None:
+    """The largest maxTokens, in whole 1,024s, with which the same spec fits."""
+    low, high = 0, target.max_tokens // _STEP
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(_shortened(target, middle * _STEP), node):
+            low = middle
+        else:
+            high = middle - 1
+    return low * _STEP or None
+
+
+def _shortened(target: Target, tokens: int) -> Target:
+    at = target.pool_tokens
+    return replace(
+        target,
+        max_tokens=tokens,
+        typical_tokens=min(target.typical, tokens),
+        pool_tokens=min(at, tokens) if at is not None else None,
+        rope_factor=None,
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shapes import DENSE_32B, GLM, LLAMA_8B, LLAMA_70B, MILLION, glm_target, h200
+from shapes import DENSE_32B, GLM, LLAMA_8B, LLAMA_70B, MILLION, glm_target, gpu, h200
 
 from hisparse.acceptance import accept
 from hisparse.hardware import NodeClass
@@ -130,20 +130,120 @@ class TestOffload:
         assert any("does not raise the feasible context" in warning for warning in got.warnings)
 
 
+OLD = NodeClass(gpu("a100-80"), 8, 2 * TIB, "NVIDIA-A100-SXM4-80GB")
+
+
+class TestOwnMemory:
+    """resources.memory is the users' knob on a shared node: the sum must hold, and the plan must say what it costs."""
+
+    def test_terms_add_up_to_the_pod(self) -> None:
+        for own in (120, 300, 700):
+            got = fits(GLM, h200(), glm_target(memory_bytes=own * GIB))
+            assert sum(term.bytes for term in got.host_terms) == got.host.pod == own * GIB
+
+    def test_too_little_for_any_engine(self) -> None:
+        got = falls_short(LLAMA_8B, h200(1), Target(max_tokens=8192, gpus=1, memory_bytes=GIB))
+        assert got.reason == "HostMemoryInsufficient"
+        assert "1Gi is below the 5.00 GiB" in got.limit.message
+
+    def test_less_than_planned_is_a_warning(self) -> None:
+        got = fits(LLAMA_8B, h200(1), Target(max_tokens=8192, gpus=1, memory_bytes=7 * GIB))
+        assert any("the kernel may kill it" in warning for warning in got.warnings)
+
+    def test_more_than_the_node_has(self) -> None:
+        got = falls_short(GLM, h200(), glm_target(memory_bytes=4 * TIB))
+        assert "4Ti is more than the 2.00 TiB" in got.limit.message or "4Ti is more than" in got.limit.message
+
+    def test_a_pool_that_does_not_fit_in_it_says_how_much_would(self) -> None:
+        target = glm_target(memory_bytes=30 * GIB)
+        remedy = falls_short(GLM, h200(), target).limit.remedy
+        found = re.search(r"raise resources.memory to (\d+)Gi", remedy)
+        assert found is not None, remedy
+        enough = fits(GLM, h200(), replace(target, memory_bytes=int(found[1]) * GIB))
+        assert not any("the kernel may kill it" in warning for warning in enough.warnings)
+
+
+class TestAutoIsHeldToTheRulesOfWhatItEndsIn:
+    @pytest.mark.parametrize(
+        ("changes", "field"),
+        [
+            pytest.param({"host_pool_bytes": 20 * GIB}, "spec.kvTier.hostPool.size", id="a pool under one request"),
+            pytest.param(
+                {"device_buffer_tokens": 64}, "spec.kvTier.hiSparse.deviceBufferTokens", id="rows for less than a query"
+            ),
+            pytest.param(
+                {"sharing": "RequireShared", "tensor": 1, "data": 8, "expert": True},
+                "spec.kvTier.sharing",
+                id="a pool to share with nobody",
+            ),
+        ],
+    )
+    def test_refused(self, changes: dict[str, object], field: str) -> None:
+        assert [error.field for error in accept(GLM, glm_target(**changes))] == [field]
+
+    def test_no_tier_where_plain_kv_holds_all_that_may_run(self) -> None:
+        few = fits(GLM, h200(), glm_target(max_tokens=131_072, max_requests=4))
+        many = fits(GLM, h200(), glm_target(max_tokens=131_072, max_requests=40))
+        assert (few.mode, many.mode) == (Mode.NONE, Mode.HISPARSE)
+        assert "maxConcurrentRequests" in few.mode_reason
+
+    def test_fields_of_a_tier_that_is_not_taken_are_said_to_have_no_effect(self) -> None:
+        got = fits(LLAMA_8B, h200(1), Target(max_tokens=8192, gpus=1, host_pool_bytes=64 * GIB))
+        assert any("kvTier.hostPool have no effect" in warning for warning in got.warnings)
+
+    def test_a_pool_beyond_what_hbm_can_use_is_said_to_stay_idle(self) -> None:
+        got = fits(GLM, h200(memory=16 * TIB), glm_target(host_pool_bytes=10 * TIB))
+        assert any("stay idle" in warning for warning in got.warnings)
+
+
+class TestHardware:
+    def test_sparse_attention_needs_hopper(self) -> None:
+        got = falls_short(replace(GLM, weight_bytes=300 * GIB), OLD, glm_target(max_tokens=131_072))
+        assert (got.reason, got.limit.resource) == ("NoMatchingNodes", Resource.GPUS)
+        assert "8.0" in got.limit.message
+
+    def test_fp8_kv_on_an_old_gpu_is_a_warning(self) -> None:
+        got = fits(LLAMA_8B, replace(OLD, gpus=1), Target(max_tokens=8192, gpus=1, kv_dtype="Fp8"))
+        assert any("8.9" in warning for warning in got.warnings)
+
+
+class TestExperts:
+    def test_glm_experts_are_those_of_the_calculator(self) -> None:
+        assert f"{GLM.expert_bytes / GIB:.0f}" == "684"
+
+    def test_data_parallel_ranks_each_hold_what_is_no_expert(self) -> None:
+        target = glm_target(max_tokens=8192, data=8, tensor=1, expert=True)
+        got = plan(GLM, h200(), target)
+        weights = next(term for term in got.hbm if term.name == "weights")
+        assert f"{weights.bytes / GIB:.0f}" == "105"
+
+    def test_a_dense_model_has_none_to_spread(self) -> None:
+        (error,) = accept(LLAMA_70B, Target(max_tokens=8192, gpus=8, expert=True))
+        assert error.field == "spec.parallelism.expert"
+
+
 class TestAdvice:
     @pytest.mark.parametrize(
         ("model", "node", "target"),
         [
             pytest.param(LLAMA_70B, h200(8), Target(max_tokens=131_072, gpus=1), id="70B on one GPU"),
             pytest.param(DENSE_32B, h200(8), Target(max_tokens=MILLION, gpus=1, kv_dtype="Bf16"), id="32B bf16 on one"),
+            pytest.param(DENSE_32B, h200(8), Target(max_tokens=MILLION, gpus=1), id="32B on one, Auto"),
             pytest.param(GLM, h200(8), glm_target(mode="None"), id="GLM without a tier"),
+            pytest.param(
+                LLAMA_70B, h200(8), Target(max_tokens=8192, gpus=8, data=8, tensor=1), id="eight copies of a 70B"
+            ),
+            pytest.param(GLM, h200(8), glm_target(max_batched_tokens=MILLION), id="a batch that takes all HBM"),
+            pytest.param(GLM, h200(8), glm_target(utilization_percent=50), id="half of HBM left alone"),
+            pytest.param(GLM, h200(memory=60 * GIB), glm_target(), id="a node without room for one request"),
+            pytest.param(GLM, h200(memory=101 * GIB), glm_target(host_pool_bytes=51 * GIB), id="a pool above the node"),
+            pytest.param(GLM, h200(memory=200 * GIB), glm_target(host_pool_bytes=400 * GIB), id="far above the node"),
+            pytest.param(GLM, h200(memory=300 * GIB), glm_target(sharing="Private"), id="eight private pools"),
+            pytest.param(GLM, h200(4), glm_target(), id="more GPUs than a node has"),
         ],
     )
     def test_doing_what_the_remedy_says_makes_it_fit(self, model: ModelFacts, node: NodeClass, target: Target) -> None:
-        remedy = falls_short(model, node, target).limit.remedy
-        changed = follow(remedy, target)
-        assert changed != target, remedy
-        assert isinstance(plan(model, node, changed), Plan), remedy
+        check_every_way_out(model, node, target)
 
     def test_lowering_the_context_to_what_is_named_fits_and_one_step_more_does_not(self) -> None:
         target = Target(max_tokens=MILLION, gpus=1, kv_dtype="Fp8")
@@ -153,17 +253,44 @@ class TestAdvice:
         fits(DENSE_32B, h200(1), replace(target, max_tokens=longest))
         falls_short(DENSE_32B, h200(1), replace(target, max_tokens=longest + 1024))
 
+    def test_what_is_missing_is_what_the_message_says(self) -> None:
+        got = falls_short(GLM, h200(), glm_target(gpus=4))
+        assert got.available == 0
+        assert got.needed > 52 * GIB + 57 * GIB
 
-def follow(remedy: str, target: Target) -> Target:
-    first = remedy.split(" or ", maxsplit=1)[0]
-    if "kvTier.mode HiSparse" in first:
-        return replace(target, mode="HiSparse")
-    if "kvCacheDtype Fp8" in first:
-        return replace(target, kv_dtype="Fp8")
-    number = int(first.rsplit(" ", 1)[1])
-    if "maxTokens" in first:
-        return replace(target, max_tokens=number)
-    return replace(target, gpus=number)
+
+def check_every_way_out(model: ModelFacts, node: NodeClass, target: Target) -> None:
+    remedy = falls_short(model, node, target).limit.remedy
+    for way in remedy.split(" or "):
+        changed, where = follow(way, target, node)
+        assert (changed, where) != (target, node), f"nobody knows what to do with: {way}"
+        assert not accept(model, changed), way
+        assert isinstance(plan(model, where, changed), Plan), way
+
+
+def follow(way: str, target: Target, node: NodeClass) -> tuple[Target, NodeClass]:
+    """Do what one alternative of a remedy says."""
+    number = int(found[1]) if (found := re.search(r"(\d+)(?:Gi| |$)", way.rsplit(" to ", 1)[-1])) else 0
+    whole: dict[str, Target] = {
+        "kvTier.mode HiSparse": replace(target, mode="HiSparse"),
+        "kvCacheDtype Fp8": replace(target, kv_dtype="Fp8"),
+        "kvTier.sharing": replace(target, sharing="Auto"),
+        "maxTokens to": replace(target, max_tokens=number, typical_tokens=min(target.typical, max(1, number))),
+        "maxBatchedTokens": replace(target, max_batched_tokens=number),
+        "gpuMemoryUtilization": replace(target, utilization_percent=number),
+        "parallelism to": replace(target, tensor=target.gpus, data=1, pipeline=1),
+        "parallelism.expert": replace(target, expert=True),
+        "hostPool.size to at most": replace(target, host_pool_bytes=number * GIB),
+        "resources.memory to": replace(target, memory_bytes=number * GIB),
+    }
+    if "set resources.gpus" in way:
+        gpus = int(way.rsplit(" ", 1)[1])
+        return replace(target, gpus=gpus, tensor=None, data=1), replace(node, gpus=max(gpus, node.gpus))
+    if found := re.search(r"use nodes with (\d+) GPUs", way):
+        return target, replace(node, gpus=int(found[1]))
+    if found := re.search(r"use nodes with (\d+)Gi", way):
+        return target, replace(node, host_memory_bytes=int(found[1]) * GIB)
+    return next((changed for text, changed in whole.items() if text in way), target), node
 
 
 class TestAccept:
@@ -279,3 +406,20 @@ def test_smallest_is_the_plan_whose_flags_run_everywhere() -> None:
     large = fits(GLM, h200(memory=2 * TIB), glm_target())
     small = fits(GLM, h200(memory=512 * GIB), glm_target())
     assert smallest([large, small]) is small
+
+
+@given(node=NODES, target=TARGETS, batched=st.sampled_from([None, 1024, 32_768]), own=st.none() | st.integers(8, 900))
+def test_no_advice_is_given_that_does_not_help(
+    node: NodeClass, target: Target, batched: int | None, own: int | None
+) -> None:
+    target = replace(target, max_batched_tokens=batched, memory_bytes=own * GIB if own else None)
+    got = plan(GLM, node, target)
+    if isinstance(got, Shortfall) and not accept(GLM, target):
+        remedy = got.limit.remedy
+        if found := re.match(r"on nodes with (\d+) GPUs: ", remedy):
+            node, remedy = replace(node, gpus=int(found[1])), remedy[found.end() :]
+        for way in remedy.split(" or "):
+            if "resources.memory out" in way or "set it to" in way or "quantised" in way:
+                continue
+            changed, where = follow(way, target, node)
+            assert isinstance(plan(GLM, where, changed), Plan), way

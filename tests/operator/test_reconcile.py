@@ -112,12 +112,12 @@ def test_an_unpinned_model_is_warned_of_once_per_revision() -> None:
     spec = dense(model={"huggingFace": {"repo": "meta-llama/Llama-3.1-70B", "revision": "main"}})
     cluster = SmallCluster(spec, [node("n0")])
     cluster.settle()
-    warnings = [event for event in cluster.events if event.reason == "UnpinnedModel"]
+    warnings = [event for event in cluster.events if event.reason == "PlanWarning" and "revision main" in event.message]
     assert len(warnings) == 1
-    assert '"main"' in warnings[0].message
+    assert "revision main" in warnings[0].message
     cluster.scale(0)
     cluster.settle()
-    assert reasons(cluster).count("UnpinnedModel") == 1
+    assert reasons(cluster).count("PlanWarning") == 2, "once per revision: unpinned, and downloaded at every start"
 
 
 def test_scaled_to_zero_is_said_and_is_not_ready() -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from hisparse.acceptance import advice
 from hisparse_operator.decide.conditions import Condition, Status, status_of
 from hisparse_operator.decide.judge import Scene
 from hisparse_operator.decide.reasons import ConditionType, EventReason, Reason
 from hisparse_operator.world import Event
 
-_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _QUIET: Final = frozenset(
     {Reason.STARTING, Reason.NOT_ROLLED_OUT, Reason.WAITING_FOR_PODS, Reason.SCALED_TO_ZERO, Reason.DISABLED}
 )
@@ -34,25 +33,9 @@ def _revision(scene: Scene) -> Iterator[Event]:
         EventReason.REVISION_CREATED.value,
         f"Revision {target.hash} (number {target.number}): {target.plan.get('summary', '')}.",
     )
-    hub = spec.model.hugging_face
-    if hub is not None and _COMMIT.fullmatch(hub.revision or "") is None:
-        said = f'"{hub.revision}" is a branch or tag' if hub.revision else "is not set"
-        yield Event(
-            "Warning",
-            EventReason.UNPINNED_MODEL.value,
-            f"A restarted pod may load other weights than its neighbours: spec.model.huggingFace.revision {said}. Set "
-            f"it to the 40 characters of a commit of {hub.repo}.",
-        )
     if planned is not None and planned.plan is not None:
-        for warning in planned.plan.warnings:
+        for warning in (*planned.plan.warnings, *advice(spec, planned.plan.model)):
             yield Event("Warning", EventReason.PLAN_WARNING.value, f"Revision {target.hash}: {warning}.")
-    if hub is not None and spec.model.cache is None:
-        yield Event(
-            "Warning",
-            EventReason.PLAN_WARNING.value,
-            f"Every start of a pod downloads the weights of {hub.repo} again: spec.model.cache is not set. Set it to a "
-            "pvc or a hostPath.",
-        )
 
 
 def _rollout(scene: Scene, status: Mapping[str, Any]) -> Iterator[Event]:

@@ -150,7 +150,6 @@ class EventReason(StrEnum):
 
     PLAN_FITS = "PlanFits"
     REVISION_CREATED = "RevisionCreated"
-    UNPINNED_MODEL = "UnpinnedModel"
     PLAN_WARNING = "PlanWarning"
     ROLLOUT_STARTED = "RolloutStarted"
     ROLLOUT_COMPLETE = "RolloutComplete"
@@ -164,7 +163,6 @@ EVENT_MEANING: Final[Mapping[EventReason, str]] = MappingProxyType(
     {
         EventReason.PLAN_FITS: "PlanFeasible became True",
         EventReason.REVISION_CREATED: "the intent changed; its plan and pod template are frozen now",
-        EventReason.UNPINNED_MODEL: "model.huggingFace.revision is not a commit hash: a restart may load other weights",
         EventReason.PLAN_WARNING: "the plan fits and has a drawback that one should know",
         EventReason.ROLLOUT_STARTED: "pods begin to move to another revision",
         EventReason.ROLLOUT_COMPLETE: "every wanted pod is of the update revision and ready",
