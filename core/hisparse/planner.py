@@ -44,6 +44,8 @@ _SPARSE_KERNELS = (9, 10, 12)
 
 _MAX_REQUESTS = 256
 
+_WITHOUT_MEMORY = "leave resources.memory out"
+
 
 def plan(model: ModelFacts, node: NodeClass, target: Target) -> Plan | Shortfall:
     """Plan one replica on one node of this class.
@@ -61,7 +63,9 @@ def plan(model: ModelFacts, node: NodeClass, target: Target) -> Plan | Shortfall
     if model.attention is Attention.DSA and node.gpu.capability[0] not in _SPARSE_KERNELS:
         return too_old_gpu(model, node, target)
     if (short := memory_shortfall(model, node, target)) is not None:
-        return short
+        without = plan(model, node, replace(target, memory_bytes=None))
+        way = _WITHOUT_MEMORY + (f", then: {without.limit.remedy}" if isinstance(without, Shortfall) else "")
+        return replace(short, limit=replace(short.limit, remedy=way))
     return _best_dtype(model, node, target, fits=fits)
 
 

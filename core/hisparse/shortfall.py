@@ -75,7 +75,7 @@ def too_old_gpu(model: ModelFacts, node: NodeClass, target: Target) -> Shortfall
 
 
 def memory_shortfall(model: ModelFacts, node: NodeClass, target: Target) -> Shortfall | None:
-    """Whether resources.memory is more than the node has, or less than any engine takes."""
+    """Whether resources.memory is more than the node has, or less than any engine takes; the caller adds the remedy."""
     own, offered = target.memory_bytes, node.host_memory_bytes
     if own is None:
         return None
@@ -85,14 +85,12 @@ def memory_shortfall(model: ModelFacts, node: NodeClass, target: Target) -> Shor
             f"resources.memory {format_quantity(own)} is below the {format_bytes(least)} that an engine with "
             f"{target.gpus} GPU(s) takes beside its pools"
         )
-        remedy = f"leave resources.memory out, or set it to {quantity_at_least(overhead_bytes(target))} or more"
         needed, available = least, own
     elif offered is not None and own > offered:
         message = (
             f"resources.memory {format_quantity(own)} is more than the {format_bytes(offered)} that a {node.product} "
             "node gives"
         )
-        remedy = f"leave resources.memory out, or set it to at most {offered // GIB}Gi"
         needed, available = own, offered
     else:
         return None
@@ -101,7 +99,7 @@ def memory_shortfall(model: ModelFacts, node: NodeClass, target: Target) -> Shor
         node=node,
         target=target,
         reason="HostMemoryInsufficient",
-        limit=Limit(Resource.HOST_MEMORY, message, remedy),
+        limit=Limit(Resource.HOST_MEMORY, message, ""),
         needed=needed,
         available=available,
         hbm=(),
