@@ -59,7 +59,10 @@ class Tool:
 
 
 _KUBERNETES = Source(
-    KUBERNETES, "9 to 12 minutes on 2 cores, then seconds", module="kubernetes", ldflags=_kubernetes_ldflags()
+    KUBERNETES,
+    "7 to 12 minutes on 2 cores; 1 to 2 where most of it is compiled",
+    module="kubernetes",
+    ldflags=_kubernetes_ldflags(),
 )
 _ETCD = Source(ETCD, "1 to 2 minutes on 2 cores", module="etcd")
 _KWOK = Source(KWOK, "2 to 3 minutes on 2 cores")
