@@ -7,12 +7,16 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from hisparse.errors import SpecError, SpecErrors
+from hisparse.fields import IntOrText
 from hisparse.rules import RULE_ERROR, Rule
 from hisparse.units import shortened
 
+# what a float holds to the last digit, and what JSON numbers are as well in most programs
+_LARGEST: Final = 2**53
 _Model = TypeVar("_Model", bound=BaseModel)
 _Path: TypeAlias = tuple[str | int, ...]
 
@@ -20,7 +24,7 @@ _Path: TypeAlias = tuple[str | int, ...]
 def judged(model: type[_Model], raw: Mapping[str, object], root: str) -> _Model:
     """The model that the mapping holds. Raises SpecErrors; fields are told as paths below `root`."""
     # Through JSON, because that is what the API server sees: "8" is no number there, and a date is text.
-    document = json.loads(json.dumps(raw, default=str))
+    document = _whole(model, json.loads(json.dumps(raw, default=str)))
     nulls = list(_nulls(model, document, ()))
     faults = [(path, "null is no value; remove the line, or write one") for path, optional in nulls if not optional]
     # a default of the schema fills a null, so that one is as good as absent
@@ -37,6 +41,40 @@ def judged(model: type[_Model], raw: Mapping[str, object], root: str) -> _Model:
 
 def _validated(model: type[_Model], document: object) -> _Model:
     return model.model_validate_json(json.dumps(document), by_alias=True, by_name=False)
+
+
+def _whole(model: type[BaseModel], value: Any) -> Any:  # noqa: ANN401  JSON
+    """The document with 1e6 and 8.0 as the whole numbers that they are for the API server.
+
+    Only where a field of ours is a number or a quantity: what is passed on as it is (config.json, volumes) keeps its
+    floats.
+    """
+    if isinstance(value, list):
+        return [_whole(model, item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    found = dict(value)
+    for name, field in model.model_fields.items():
+        step = to_camel(name)
+        given = found.get(step)
+        if isinstance(given, float) and given.is_integer() and abs(given) < _LARGEST and _counts(field):
+            found[step] = int(given)
+        for block in _models(field.annotation):
+            found |= {step: _whole(block, given)} if isinstance(given, dict | list) else {}
+    return found
+
+
+def _counts(field: object) -> bool:
+    """Whether a field, or one branch of it, takes a whole number."""
+    return field is int or isinstance(field, IntOrText) or any(_counts(part) for part in _parts(field))
+
+
+def _parts(field: object) -> tuple[object, ...]:
+    if isinstance(field, FieldInfo):
+        return (field.annotation, *field.metadata)
+    # of Annotated and of unions; a list or mapping of numbers is no number
+    inner = (*getattr(field, "__args__", ()), *getattr(field, "__metadata__", ()))
+    return () if getattr(field, "__origin__", None) in (list, dict) else inner
 
 
 def _nulls(model: type[BaseModel], value: object, path: _Path) -> Iterator[tuple[_Path, bool]]:
@@ -181,11 +219,29 @@ def _near(name: str, known: list[str]) -> str:
 
 
 def _meaning(model: type[BaseModel], path: _Path) -> str:
+    """The next step where a field is not there: what it means, and what a block needs to hold."""
     block = _block(model, path[:-1])
-    for name, field in block.model_fields.items() if block else ():
-        if to_camel(name) == path[-1] and field.description:
-            return f"it says: {field.description[0].lower()}{field.description[1:]}".split("\n")[0]
-    return "set it"
+    field = (
+        next((field for name, field in block.model_fields.items() if to_camel(name) == path[-1]), None)
+        if block
+        else None
+    )
+    if field is None or not field.description:
+        return "set it"
+    meaning = _lowered(field.description)
+    inner = next(_models(field.annotation), None)
+    needs = [(to_camel(name), one) for name, one in inner.model_fields.items() if one.is_required()] if inner else []
+    if not needs:
+        return f"set it ({meaning})"
+    told = ", ".join(f"{name} ({_lowered(one.description or name)})" for name, one in needs)
+    return f"set its {told}"
+
+
+def _lowered(description: str) -> str:
+    """The first line of a docstring, inside a sentence."""
+    line = description.split("\n", maxsplit=1)[0].rstrip(".")
+    # GPUs and vLLM stay as they are
+    return f"{line[0].lower()}{line[1:]}" if line[1:2].islower() else line
 
 
 def _siblings(model: type[BaseModel], path: _Path) -> list[str]:

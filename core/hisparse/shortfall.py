@@ -181,7 +181,7 @@ def _remedy(room: Room, fits: Fits, *, first: tuple[_Change, ...] = ()) -> list[
         if fits(change.target, node):
             return [change.text]
     found = [change.text for change in _costly(room) if fits(change.target, node)][:1]
-    if (longest := _longest(node, target, fits)) is not None:
+    if (longest := _longest(room.model, node, target, fits)) is not None:
         found.append(f"lower context.maxTokens to {longest}")
     for gpus in (n for n in (2, 4, 8, 16) if target.gpus < n <= max(node.gpus, _COMMON_SERVER)):
         more = replace(target, gpus=gpus, tensor=None, data=1, pipeline=1)
@@ -227,24 +227,24 @@ def _costly(room: Room) -> Iterator[_Change]:
         )
 
 
-def _longest(node: NodeClass, target: Target, fits: Fits) -> int | None:
+def _longest(model: ModelFacts, node: NodeClass, target: Target, fits: Fits) -> int | None:
     """The largest maxTokens, in whole 1,024s, with which the same spec fits."""
     low, high = 0, target.max_tokens // _STEP
     while low < high:
         middle = (low + high + 1) // 2
-        if fits(_shortened(target, middle * _STEP), node):
+        if fits(_shortened(model, target, middle * _STEP), node):
             low = middle
         else:
             high = middle - 1
     return low * _STEP or None
 
 
-def _shortened(target: Target, tokens: int) -> Target:
+def _shortened(model: ModelFacts, target: Target, tokens: int) -> Target:
     at = target.pool_tokens
     return replace(
         target,
         max_tokens=tokens,
         typical_tokens=min(target.typical, tokens),
         pool_tokens=min(at, tokens) if at is not None else None,
-        rope_factor=None,
+        rope_factor=target.rope_factor if tokens > model.max_positions else None,
     )

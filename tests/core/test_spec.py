@@ -197,9 +197,69 @@ def test_a_missing_field_says_what_it_is_for() -> None:
     assert told({"context": {"maxTokens": None}}) == [
         (
             "spec.context.maxTokens",
-            "is needed and not set; it says: longest request in tokens, prompt and answer together.",
+            "is needed and not set; set it (longest request in tokens, prompt and answer together)",
         )
     ]
+
+
+def test_a_missing_block_says_what_it_needs() -> None:
+    assert told({"context": None, "model": None, "resources": None}) == [
+        ("spec.model", "is needed and not set; set it (what is served)"),
+        (
+            "spec.context",
+            "is needed and not set; set its maxTokens (longest request in tokens, prompt and answer together)",
+        ),
+        (
+            "spec.resources",
+            "is needed and not set; set its gpus (GPUs of one replica; a replica is one pod on one node)",
+        ),
+    ]
+
+
+def test_a_whole_float_is_a_whole_number() -> None:
+    """kubectl makes 1000000 of 1e6 and 8 of 8.0; a file that is read here has not gone through it."""
+    floats = {
+        "context": {"maxTokens": 1e6, "typicalTokens": 131072.0},
+        "resources": {"gpus": 8.0, "cpu": 16.0, "memory": 1e12},
+        "kvTier": {"mode": "HiSparse", "hostPool": {"size": 4e11}, "hiSparse": {"deviceBufferTokens": 4096.0}},
+        "replicas": 2.0,
+        "model": {"facts": {"weights": 7e11, "parameterCount": 753e9}},
+    }
+    spec = parse_spec(patched(SPEC, floats))
+    assert (spec.context.max_tokens, spec.context.typical_tokens, spec.replicas) == (1_000_000, 131_072, 2)
+    assert (spec.resources.gpus, spec.resources.cpu, spec.resources.memory) == (8, "16", "1000000000000")
+    assert spec.kv_tier is not None
+    assert spec.kv_tier.host_pool is not None
+    assert spec.kv_tier.host_pool.size == "400000000000"
+    assert spec.model.facts is not None
+    assert (spec.model.facts.weights, spec.model.facts.parameter_count) == ("700000000000", 753_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("patch", "field"),
+    [
+        ({"resources": {"gpus": 8.5}}, "spec.resources.gpus"),
+        ({"context": {"maxTokens": 1e300}}, "spec.context.maxTokens"),
+        ({"resources": {"gpus": float("inf")}}, "spec.resources.gpus"),
+        ({"engine": {"version": 1.0}}, "spec.engine.version"),
+        ({"planOnly": 1.0}, "spec.planOnly"),
+        ({"resources": {"cpu": 0.5}}, "spec.resources.cpu"),
+    ],
+)
+def test_other_floats_are_refused(patch: dict[str, Any], field: str) -> None:
+    assert [one for one, _ in told(patch)] == [field]
+
+
+def test_floats_of_what_is_passed_on_stay_floats() -> None:
+    free = {
+        "model": {"config": {"architectures": ["A"], "rope_theta": 10000.0, "dropout": 0.0}},
+        "podTemplate": {"volumes": [{"name": "a", "emptyDir": {"sizeLimit": 1.0}}]},
+    }
+    spec = parse_spec(patched(SPEC, free))
+    assert spec.model.config is not None
+    assert isinstance(spec.model.config["rope_theta"], float)
+    assert spec.pod_template is not None
+    assert isinstance((spec.pod_template.volumes or [])[0]["emptyDir"]["sizeLimit"], float)
 
 
 def test_a_written_null_is_no_value_and_a_default_fills_it() -> None:

@@ -179,6 +179,10 @@ GOOD: dict[str, dict[str, Any]] = {
             }
         },
     ),
+    "whole numbers that are written as floats": patched(
+        SMALLEST,
+        {"spec": {"context": {"maxTokens": 1e6}, "resources": {"gpus": 8.0, "memory": 1e12}, "replicas": 2.0}},
+    ),
 }
 
 

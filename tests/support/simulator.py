@@ -6,9 +6,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from hisparse_operator.decide import admission
 from hisparse_operator.decide.conditions import status_of
+from hisparse_operator.decide.identity import REVISION_LABEL
 from hisparse_operator.decide.reasons import ConditionType, EventReason, Reason
 from hisparse_operator.decide.reconcile import reconcile, wants_hub, wants_logs
+from hisparse_operator.kinds import LABEL
 from hisparse_operator.settings import OperatorSettings
 from hisparse_operator.world import Event, HubFiles, Outcome, World
 
@@ -16,6 +19,11 @@ START = datetime(2026, 11, 29, 12, tzinfo=UTC)
 BAD = "--enable-nonsense"
 """Pods whose engine has this argument crash."""
 SETTINGS = OperatorSettings()
+GRACE = timedelta(seconds=60)
+REFUSED = {"podTemplate": {"annotations": {"refused": "yes"}}}
+"""In a spec: the API server refuses its ReplicaSet."""
+UNMADE = {"placement": {"priorityClassName": "nope"}}
+"""In a spec: the API server takes its ReplicaSet and refuses its pods."""
 H200 = "NVIDIA-H200"
 
 
@@ -46,6 +54,10 @@ def inference(spec: Mapping[str, Any], **metadata: Any) -> dict[str, Any]:
     }
 
 
+class RefusedError(Exception):
+    """The API server does not take a document."""
+
+
 class SmallCluster:
     """One inference and its children."""
 
@@ -60,13 +72,18 @@ class SmallCluster:
         self.events: list[Event] = []
         self.hub: HubFiles | None = None
         self.log = "ValueError: nothing that anybody knows"
+        self.full: set[str] = set()
+        """Nodes that somebody else fills."""
+        self.hanging: set[str] = set()
+        """Pods that do not end."""
         self._serial = 0
 
     # --- the operator -------------------------------------------------------------------------------------------
 
     def world(self) -> World:
         def kind(name: str) -> tuple[dict[str, Any], ...]:
-            return tuple(obj for (of, _), obj in sorted(self.objects.items()) if of == name)
+            # watches select by the label
+            return tuple(obj for (of, _), obj in sorted(self.objects.items()) if of == name and LABEL in _labels(obj))
 
         world = World(
             inference=self.inference,
@@ -97,7 +114,10 @@ class SmallCluster:
         """One pass: decide and apply. Returns the number of writes."""
         self.now += timedelta(seconds=1)
         outcome = self.decide()
-        writes = sum(self._apply(document) for document in outcome.apply)
+        try:
+            writes = sum(self._apply(document) for document in outcome.apply)
+        except RefusedError:
+            return 0  # nothing after it is written
         for reference in outcome.delete:
             live = self.objects.get((reference.kind, reference.name))
             if live is not None and live["metadata"]["uid"] == reference.uid:
@@ -123,6 +143,8 @@ class SmallCluster:
             changed = any(annotations.get(k) != v for k, v in document["metadata"]["annotations"].items())
             annotations.update(document["metadata"]["annotations"])
             return int(changed)
+        if document["kind"] == "ReplicaSet" and "refused" in document["spec"]["template"]["metadata"]["annotations"]:
+            raise RefusedError(key)
         if live is None:
             created = copy.deepcopy(dict(document))
             created["metadata"]["uid"] = self._uid()
@@ -154,11 +176,50 @@ class SmallCluster:
         self.edit({**self.inference["spec"], "replicas": replicas})
 
     def delete(self, kind: str, name: str) -> None:
+        if kind == "Pod":
+            self.evict(name)
+            return
         gone = self.objects.pop((kind, name))
         if kind == "ReplicaSet":
-            for pod in self.pods():
-                if pod["metadata"]["ownerReferences"][0]["uid"] == gone["metadata"]["uid"]:
+            for pod in self._of(gone):
+                if not _going(pod):
                     self._terminate(pod)
+
+    def orphan(self, name: str) -> None:
+        """Delete a ReplicaSet and leave its pods: kubectl delete --cascade=orphan."""
+        gone = self.objects.pop(("ReplicaSet", name))
+        for pod in self._of(gone):
+            pod["metadata"]["ownerReferences"] = []
+
+    def lose(self, name: str) -> None:
+        """Delete a ReplicaSet; its pods go when the garbage collector comes by."""
+        del self.objects["ReplicaSet", name]
+
+    def unlabel(self, kind: str, name: str, label: str) -> None:
+        self.objects[kind, name]["metadata"]["labels"].pop(label, None)
+
+    def evict(self, name: str, *, hangs: bool = False) -> None:
+        """Delete a pod by hand, or by a drain."""
+        pod = self.objects["Pod", name]
+        if hangs and pod["spec"].get("nodeName"):
+            self.hanging.add(name)
+        if not _going(pod):
+            self._terminate(pod)
+
+    def cordon(self, name: str, *, on: bool = True) -> None:
+        for one in self.nodes or ():
+            if one["metadata"]["name"] == name:
+                one["spec"]["unschedulable"] = on
+
+    def heal(self) -> None:
+        """Everything outside of the operator is well again."""
+        for one in self.nodes or ():
+            one["spec"].pop("unschedulable", None)
+        self.full.clear()
+        self.hanging.clear()
+        for pod in self.pods():
+            if REVISION_LABEL not in _labels(pod) and not _going(pod):
+                self._terminate(pod)
 
     # --- Kubernetes ---------------------------------------------------------------------------------------------
 
@@ -171,23 +232,47 @@ class SmallCluster:
     def control(self) -> None:
         """The ReplicaSet controller: one round."""
         for rs in self.replica_sets():
-            mine = [p for p in self.pods() if p["metadata"]["ownerReferences"][0]["uid"] == rs["metadata"]["uid"]]
-            active = [p for p in mine if not _going(p) and p["status"].get("phase") != "Failed"]
+            selected = rs["spec"]["selector"]["matchLabels"].items()
+            for pod in self.pods():
+                fits = selected <= _labels(pod).items()
+                if fits and not pod["metadata"]["ownerReferences"] and not _going(pod):
+                    pod["metadata"]["ownerReferences"] = [_owner(rs)]
+                elif not fits and pod in self._of(rs):
+                    pod["metadata"]["ownerReferences"] = []
+            active = [p for p in self._of(rs) if not _going(p) and p["status"].get("phase") != "Failed"]
             surplus = len(active) - rs["spec"]["replicas"]
             for pod in sorted(active, key=_goes_first)[: max(0, surplus)]:
                 self._terminate(pod)
             for _ in range(-surplus):
-                self._make_pod(rs)
+                if rs["spec"]["template"]["spec"].get("priorityClassName") == "nope":
+                    said = {"type": "ReplicaFailure", "status": "True", "message": "no PriorityClass nope was found"}
+                    rs["status"] = {"conditions": [said]}
+                else:
+                    self._make_pod(rs)
+
+    def collect(self) -> None:
+        """The garbage collector: pods whose ReplicaSet is gone."""
+        uids = {rs["metadata"]["uid"] for rs in self.replica_sets()}
+        for pod in self.pods():
+            owners = pod["metadata"]["ownerReferences"]
+            if owners and owners[0]["uid"] not in uids and not _going(pod):
+                self._terminate(pod)
+
+    def _of(self, rs: Mapping[str, Any]) -> list[dict[str, Any]]:
+        uid = rs["metadata"]["uid"]
+        return [p for p in self.pods() if any(one["uid"] == uid for one in p["metadata"]["ownerReferences"])]
 
     def schedule(self) -> None:
         """The scheduler: one pod takes a whole node, until it is gone."""
         taken = {pod["spec"].get("nodeName") for pod in self.pods()}
-        free = [n["metadata"]["name"] for n in self.nodes or () if n["metadata"]["name"] not in taken]
+        free = [n for n in self.nodes or () if n["metadata"]["name"] not in taken | self.full]
         for pod in self.pods():
             if pod["spec"].get("nodeName") or _going(pod):
                 continue
-            if free:
-                pod["spec"]["nodeName"] = free.pop(0)
+            found = next((one for one in free if _admits(one, pod)), None)
+            if found is not None:
+                free.remove(found)
+                pod["spec"]["nodeName"] = found["metadata"]["name"]
                 pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
             else:
                 message = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
@@ -238,7 +323,7 @@ class SmallCluster:
     def finish(self, name: str | None = None) -> None:
         """Pods that are being deleted are gone."""
         for pod in self.pods():
-            if _going(pod) and name in (None, pod["metadata"]["name"]):
+            if _going(pod) and name in (None, pod["metadata"]["name"]) and pod["metadata"]["name"] not in self.hanging:
                 del self.objects["Pod", pod["metadata"]["name"]]
 
     # --- together -----------------------------------------------------------------------------------------------
@@ -248,6 +333,7 @@ class SmallCluster:
         for count in range(rounds):
             before = copy.deepcopy((self.objects, self.inference))
             self.operate()
+            self.collect()
             self.control()
             self.schedule()
             self.start()
@@ -256,6 +342,10 @@ class SmallCluster:
             if before == (self.objects, self.inference):
                 return count
         raise AssertionError(f"no rest after {rounds} rounds")
+
+    @staticmethod
+    def is_ready(pod: Mapping[str, Any]) -> bool:
+        return _is_ready(pod)
 
     def serving(self) -> int:
         return sum(_is_ready(pod) and not _going(pod) for pod in self.pods())
@@ -290,19 +380,18 @@ class SmallCluster:
     def _make_pod(self, rs: Mapping[str, Any]) -> None:
         template = copy.deepcopy(rs["spec"]["template"])
         name = f"{rs['metadata']['name']}-{self._serial:05d}"
-        owner = {"kind": "ReplicaSet", "name": rs["metadata"]["name"], "uid": rs["metadata"]["uid"], "controller": True}
         metadata = template["metadata"] | {
             "name": name,
             "namespace": "serving",
             "uid": self._uid(),
-            "ownerReferences": [owner],
+            "ownerReferences": [_owner(rs)],
             "creationTimestamp": (START + timedelta(seconds=self._serial)).strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
         self.objects["Pod", name] = {"metadata": metadata, "spec": template["spec"], "status": {"phase": "Pending"}}
 
     def _terminate(self, pod: dict[str, Any]) -> None:
         if pod["spec"].get("nodeName"):
-            pod["metadata"]["deletionTimestamp"] = "2026-11-29T12:00:00Z"
+            pod["metadata"]["deletionTimestamp"] = (self.now + GRACE).strftime("%Y-%m-%dT%H:%M:%SZ")
         else:
             del self.objects["Pod", pod["metadata"]["name"]]
 
@@ -315,7 +404,8 @@ def rollouts(cluster: SmallCluster) -> Iterator[int]:
     """Run to rest, giving the number of serving pods after each step of anybody."""
     for _ in range(80):
         before = copy.deepcopy((cluster.objects, cluster.inference))
-        for actor in (cluster.operate, cluster.control, cluster.schedule, cluster.start, cluster.finish):
+        kubernetes = (cluster.collect, cluster.control, cluster.schedule, cluster.start, cluster.finish)
+        for actor in (cluster.operate, *kubernetes):
             actor()
             yield cluster.serving()
         if before == (cluster.objects, cluster.inference):
@@ -325,6 +415,22 @@ def rollouts(cluster: SmallCluster) -> Iterator[int]:
 
 def _going(pod: Mapping[str, Any]) -> bool:
     return "deletionTimestamp" in pod["metadata"]
+
+
+def _labels(obj: Mapping[str, Any]) -> dict[str, str]:
+    labels: dict[str, str] = obj["metadata"].get("labels") or {}
+    return labels
+
+
+def _owner(rs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"kind": "ReplicaSet", "name": rs["metadata"]["name"], "uid": rs["metadata"]["uid"], "controller": True}
+
+
+def _admits(one: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
+    spec = pod["spec"]
+    selected = (spec.get("nodeSelector") or {}).items() <= _labels(one).items()
+    fits = admission.matches_affinity(one, spec.get("affinity") or {})
+    return selected and fits and not one["spec"].get("unschedulable")
 
 
 def _is_ready(pod: Mapping[str, Any]) -> bool:

@@ -74,6 +74,8 @@ def stopped(words: list[str], number: signal.Signals) -> tuple[int, int, str]:
 def test_a_demo_that_is_stopped_by_hand_leaves_nothing() -> None:
     pid, code, told = stopped(DEMO, signal.SIGINT)
     assert code == 130, told
+    assert "stopped by hand; what was started is gone again" in told
+    assert "FAILED" not in told
     assert not run_folder(pid).exists()
     assert processes_about(f"demo-{pid}") == []
 
@@ -124,7 +126,8 @@ def test_on_a_cluster_that_exists_it_cleans_up_what_it_made(somebodys_cluster: C
 @pytest.mark.cluster
 def test_a_demo_that_is_terminated_cleans_up_as_well(somebodys_cluster: ControlPlane) -> None:
     _, code, told = stopped([*DEMO, "--kubeconfig", str(somebodys_cluster.kubeconfig)], signal.SIGTERM)
-    assert code == 130, told
+    assert code == 143, told
+    assert "stopped by SIGTERM" in told
     assert "hisparse-demo" not in namespaces(somebodys_cluster)
     assert somebodys_cluster.kubectl("get", "crd", "-o", "name").stdout == ""
     assert processes_about(str(somebodys_cluster.kubeconfig)) == []
@@ -143,6 +146,25 @@ def test_a_crd_of_another_version_is_left_alone(somebodys_cluster: ControlPlane)
         assert "hisparse-demo" not in namespaces(somebodys_cluster)
     finally:
         somebodys_cluster.kubectl("delete", "crd", CRD)
+
+
+@pytest.mark.parametrize(
+    ("cache", "told"),
+    [("/proc/nowhere", "cannot be made"), ("file", "cannot be made")],
+)
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, cache: str, told: str) -> None:
+    (tmp_path / "file").write_text("")
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / cache)}
+    done = subprocess.run(DEMO, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert (done.returncode, done.stdout) == (4, "")
+    (line,) = done.stderr.splitlines()
+    assert told in line
+    assert "set XDG_CACHE_HOME to a folder that can" in line
+
+
+def test_a_wait_is_a_number() -> None:
+    done = subprocess.run([*DEMO, "--wait", "0"], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (2, "--wait: 0 is below 1; write for example 60\n")
 
 
 def test_without_a_kubeconfig_there_it_says_so(tmp_path: Path) -> None:

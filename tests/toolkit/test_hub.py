@@ -1,6 +1,7 @@
 """The hub is asked once, for two files, within a deadline, and never where it is switched off."""
 
 import json
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,30 @@ def test_a_hub_that_never_answers_costs_the_deadline(monkeypatch: pytest.MonkeyP
     with pytest.raises(NotFoundOutError, match=r"no answer within 0\.1 s"):
         ask()
     assert time.monotonic() - begun < 1
+
+
+def test_what_the_library_would_print_is_one_reason(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def download(*_: Any, **__: Any) -> str:
+        for attempt in (1, 2):
+            logging.getLogger("huggingface_hub.utils._http").warning(
+                "'[Errno -2] Name or service not known' thrown while requesting HEAD https://x/y [%s]", attempt
+            )
+        time.sleep(1)
+        return ""
+
+    monkeypatch.setattr(hub, "DEADLINE_S", 0.3)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    with pytest.raises(NotFoundOutError) as caught:
+        ask()
+    assert "no answer within 0.3 s, last [Errno -2] Name or service not known" in str(caught.value)
+    assert "--model FILE" in str(caught.value)
+    assert "--weights" in str(caught.value)
+    assert "HF_ENDPOINT" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    told = capfd.readouterr()
+    assert (told.out, told.err) == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,31 @@ def test_a_mebibyte_of_values_is_judged_quickly(tmp_path: Path) -> None:
     assert len(read_manifest(str(tmp_path / "m.yaml")).spec) == 80_000
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e6", 1e6),
+        ("1.5E+3", 1500.0),
+        ("-2e-3", -0.002),
+        ("8.0", 8.0),
+        (".5e1", 5.0),
+        ("1e999", "1e999"),
+        ("'1e6'", "1e6"),
+        ("1e", "1e"),
+        ("12e3f", "12e3f"),
+        ("8", 8),
+    ],
+)
+def test_numbers_are_those_of_kubectl(text: str, value: object) -> None:
+    found = manifest_in(HEAD + f"spec: {{a: {text}}}\n", "m.yaml").spec["a"]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_a_file_without_a_name_is_none() -> None:
+    with pytest.raises(BadInputError, match="--file: is empty"):
+        read_manifest("")
+
+
 def test_a_minus_reads_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(WHOLE.encode())))
     manifest = read_manifest("-")

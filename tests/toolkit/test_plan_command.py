@@ -12,7 +12,9 @@ from bad_input import BAD_INPUT, SMALLEST, BadInput
 
 from hisparse_toolkit import hub
 from hisparse_toolkit.cli import main
+from hisparse_toolkit.counts import RANGES
 from hisparse_toolkit.hub import HubFiles
+from hisparse_toolkit.model_source import near_model
 from hisparse_toolkit.problems import NotFoundOutError, Problem
 
 GLM = ("plan", "--model", "GLM-5.3-FP8", "--context", "1M", "--gpus", "8", "--host-memory", "2Ti")
@@ -31,6 +33,7 @@ CONFIG = {
 @pytest.fixture(autouse=True)
 def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HISPARSE_NO_HUB", "1")
+    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -77,7 +80,6 @@ def test_a_pipe_gets_no_colour_and_the_same_text_anywhere(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, first, _ = run(capsys, *GLM)
-    monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("TERM", "xterm-256color")
     _, second, _ = run(capsys, *GLM)
     assert "\x1b" not in first
@@ -107,7 +109,7 @@ def test_a_model_without_a_tier_has_no_columns_about_one(capsys: pytest.CaptureF
         pytest.param((*GLM, "--batched-tokens", "32768"), 1, "warning", id="fits, and prefill may run out of memory"),
         pytest.param((*GLM, "--mode", "none"), 3, "set kvTier.mode HiSparse", id="does not fit without the tier"),
         pytest.param((*GLM, "--host-memory", "64Gi"), 3, "HostMemory", id="the node has too little memory"),
-        pytest.param((*GLM[:-4], "--gpus", "16", "--node-gpus", "8"), 3, "at most 8", id="more GPUs than a node has"),
+        pytest.param((*GLM[:-4], "--gpus", "16", "--node-gpus", "8"), 3, "node has 8", id="more GPUs than a node has"),
         pytest.param(
             ("plan", "-m", "Llama-3.1-70B", "--context", "128K", "--gpus", "2", "--gpu", "h100"),
             3,
@@ -127,7 +129,35 @@ def test_answers(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], cod
     [
         pytest.param(("plam",), "Did you mean 'plan'", id="a wrong command"),
         pytest.param(("plan", "--contxt", "1M"), "did you mean --context?", id="a wrong option"),
-        pytest.param(("plan", "--gpus", "many"), "--gpus", id="words where a number should be"),
+        pytest.param(("plan", "--bogus"), "hisparse plan: --bogus is no option of this command\n", id="far from any"),
+        pytest.param(("plan", "-f"), "-f has no value; write one after it, as in -f FILE", id="an option alone"),
+        pytest.param(("plan", "--plot=3"), "--plot is a switch and takes no value", id="a switch with a value"),
+        pytest.param(("plan", "8"), "8 belongs to no option; write the option before it", id="a word too many"),
+        pytest.param(
+            (*GLM, "--gpus", "many"),
+            '--gpus: "many" is not a whole number from 1 to 64; write digits, as in 8',
+            id="words",
+        ),
+        pytest.param((*GLM, "--gpus", "1.5"), '--gpus: "1.5" is not a whole number from 1 to 64', id="half a GPU"),
+        pytest.param((*GLM, "--gpus", "1e9"), '--gpus: "1e9" is not a whole number', id="an exponent"),
+        pytest.param((*GLM, "--gpus", "٨"), '--gpus: "٨" is not a whole number', id="digits of another script"),
+        pytest.param((*GLM, "--gpus", "9" * 30), "is not a whole number from 1 to 64", id="thirty digits"),
+        pytest.param((*GLM, "--gpus", ""), '--gpus: "" is not a whole number', id="an empty number"),
+        pytest.param((*GLM, "--gpus", "65"), "65 is not between 1 and 64", id="more GPUs than a spec takes"),
+        pytest.param((*GLM, "--gpus", "-1"), "-1 is not between 1 and 64", id="a negative number"),
+        pytest.param(
+            (*GLM, "--utilization", "0.92"),
+            "is not a whole number of percent from 50 to 97; write digits, as in 92",
+            id="a share",
+        ),
+        pytest.param((*GLM, "--data", "2"), "with --data 2 give --tensor 4 (unless said it is all 8 GPUs)", id="data"),
+        pytest.param(
+            (*GLM, "--pipeline", "3"), "--pipeline 3 needs a multiple of 3 GPUs", id="ways that do not divide"
+        ),
+        pytest.param((*GLM, "--sharing", "all"), "spec.kvTier.sharing", id="no such sharing"),
+        pytest.param((*GLM, "--rope-factor", "2"), "spec.context.ropeScaling: type Yarn needs", id="half a scaling"),
+        pytest.param((*GLM, "--rope-original", "8K"), "--rope-factor: is needed and not set", id="the other half"),
+        pytest.param(("plan", "-f", ""), "--file: is empty; name a manifest, or - for stdin", id="an empty file name"),
         pytest.param(("plan",), "--model: is needed", id="nothing asked"),
         pytest.param(
             ("plan", "-m", "GML-5.3", "--context", "8K", "--gpus", "1"), "did you mean GLM-5.3?", id="a near model"
@@ -148,8 +178,8 @@ def test_answers(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], cod
         pytest.param((*GLM, "--gpus", "7"), "[--gpus]", id="GPUs that do not divide the heads"),
         pytest.param((*GLM, "--mode", "hybrid"), "spec.kvTier.mode", id="no such mode"),
         pytest.param((*GLM, "--host-pool", "40Gi", "--mode", "hisparse"), "50.01 GiB", id="a pool under one request"),
-        pytest.param(("plan", "-m", "GLM-5.3"), "spec.context: is needed", id="no context"),
-        pytest.param(("plan", "-m", "GLM-5.3"), "spec.resources: is needed", id="no GPUs, told in the same run"),
+        pytest.param(("plan", "-m", "GLM-5.3"), "--context: is needed and not set; give the longest", id="no context"),
+        pytest.param(("plan", "-m", "GLM-5.3"), "as in --gpus 8", id="no GPUs, told in the same run"),
         pytest.param(("plan", "-f", "no.yaml"), "no.yaml: does not exist", id="no such manifest"),
     ],
 )
@@ -159,10 +189,112 @@ def test_bad_input_is_two(capsys: pytest.CaptureFixture[str], words: tuple[str, 
     assert told in err
 
 
+@pytest.mark.parametrize(
+    ("option", "text", "field"),
+    [
+        (option, str(limit), field)
+        for option, field in (
+            ("--gpus", "resources.gpus"),
+            ("--concurrency", "context.maxConcurrentRequests"),
+            ("--batched-tokens", "context.maxBatchedTokens"),
+            ("--utilization", "resources.gpuMemoryUtilizationPercent"),
+            ("--tensor", "parallelism.tensor"),
+            ("--data", "parallelism.data"),
+            ("--pipeline", "parallelism.pipeline"),
+        )
+        for limit in (RANGES[option].least - 1, (RANGES[option].most or 0) + 1)
+    ],
+)
+def test_the_limits_that_are_told_are_those_of_the_spec(
+    capsys: pytest.CaptureFixture[str], option: str, text: str, field: str
+) -> None:
+    _, _, err = run(capsys, *GLM, option, text)
+    assert f"spec.{field}: {text} is not between {RANGES[option].least} and {RANGES[option].most};" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        pytest.param(
+            ("--tensor", "4", "--pipeline", "2", "--mode", "None", "--context", "64K"),
+            ["--pipeline-parallel-size", "2"],
+            id="pipeline",
+        ),
+        pytest.param(("--expert",), ["--enable-expert-parallel"], id="expert"),
+    ],
+)
+def test_options_of_the_engine_become_flags(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], flags: list[str]
+) -> None:
+    _, out, err = run(capsys, *GLM, *words, "--json")
+    assert err == ""
+    command = json.loads(out)["plan"]["command"]
+    at = command.index(flags[0])
+    assert command[at : at + len(flags)] == flags
+
+
+def test_a_scaling_needs_no_type(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("-m", "Llama-3.1-8B", "--context", "256K", "--gpus", "2", "--rope-factor", "2", "--rope-original", "128K")
+    code, out, err = run(capsys, "plan", *words, "--json")
+    assert (code, err) == (0, "")
+    command = " ".join(json.loads(out)["plan"]["command"])
+    assert '"rope_type":"yarn"' in command.replace(" ", "")
+
+
+def test_a_pool_per_rank_may_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, *GLM, "--sharing", "private", "--json")
+    document = json.loads(out)
+    assert (document["plan"] or {"host": {"poolShared": False}})["host"]["poolShared"] is False
+
+
 def test_one_run_tells_every_fault(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("plan", "-m", "GML-5.3", "--context", "1X", "--host-memory", "2TB", "--gpu", "h300", "--gpus", "8")
     _, _, err = run(capsys, *words)
     assert [line.partition(":")[0] for line in err.splitlines()] == ["--model", "--context", "--host-memory", "--gpu"]
+    _, _, err = run(capsys, "plan", "-m", "GML-5.3", "--gpus", "x", "--mode", "hybrid")
+    assert [line.partition(":")[0] for line in err.splitlines()] == [
+        "--model",
+        "--gpus",
+        "--context",
+        "spec.kvTier.mode",
+    ]
+
+
+def test_nothing_said_is_three_options_that_are_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, err = run(capsys, "plan")
+    assert [line.partition(":")[0] for line in err.splitlines()] == ["--model", "--context", "--gpus"]
+    assert all("is needed and not set; " in line and ", as in --" in line for line in err.splitlines())
+
+
+def test_a_folder_that_is_no_model_says_what_it_lacks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, err = run(capsys, "plan", "-m", str(tmp_path), "--context", "8K", "--gpus", "1")
+    assert code == 2
+    assert f"--model: {tmp_path} is a folder without a config.json" in err
+
+
+def test_a_folder_may_have_the_name_of_a_model(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "GLM-5.3").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert run(capsys, "plan", "-m", "GLM-5.3", "--context", "8K", "--gpus", "8")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("GML-5.3", "zai-org/GLM-5.3"),
+        ("zai/GLM-5.3-FP9", "zai-org/GLM-5.3-FP8"),
+        ("meta/Llama-3.1-8B-Instrukt", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("Qwen/Qwen3-32B", None),
+        ("Qwen3-72B-Instruct", None),
+        ("meta-llama/Llama-3.1-405B-Instruct", None),
+        ("zai-org/GLM-4.6", None),
+        ("nothing", None),
+    ],
+)
+def test_a_near_name_is_of_the_same_family_and_size(name: str, near: str | None) -> None:
+    assert near_model(name) == near
 
 
 def test_a_model_that_nobody_knows_is_four(capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,6 +322,7 @@ def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str], co
     assert code == 0
     assert f"hisparse {command}" in out
     assert "Exit codes" in out
+    assert "hsi glm " not in out
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,8 +342,53 @@ def stdin_of(monkeypatch: pytest.MonkeyPatch, manifest: Any) -> None:
 def test_a_manifest_from_stdin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     stdin_of(monkeypatch, SMALLEST)
     code, out, _ = run(capsys, "plan", "-f", "-")
-    assert code == 0
-    assert out.startswith("FITS  zai-org/GLM-5.3-FP8 at 1,048,576 tokens")
+    assert code == 1
+    assert out.startswith("FITS, with warnings  zai-org/GLM-5.3-FP8 at 1,048,576 tokens")
+
+
+PINNED = {"revision": "0123456789abcdef0123456789abcdef01234567"}
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "warned"),
+    [
+        ({"huggingFace": {"repo": "zai-org/GLM-5.3-FP8"}}, 1, ["no revision is set", "every start downloads"]),
+        ({"huggingFace": {"repo": "zai-org/GLM-5.3-FP8", **PINNED}}, 1, ["every start downloads"]),
+        (
+            {
+                "huggingFace": {"repo": "zai-org/GLM-5.3-FP8", **PINNED},
+                "cache": {"pvc": {"claimName": "models"}},
+            },
+            0,
+            [],
+        ),
+    ],
+)
+def test_what_the_manifest_itself_is_warned_about(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    model: dict[str, Any],
+    code: int,
+    warned: list[str],
+) -> None:
+    manifest = {**SMALLEST, "spec": {**SMALLEST["spec"], "model": model}}
+    stdin_of(monkeypatch, manifest)
+    got, out, _ = run(capsys, "plan", "-f", "-", "--json")
+    document = json.loads(out)
+    assert (got, document["exitCode"]) == (code, code)
+    assert len(document["plan"]["warnings"]) == len(warned)
+    for full, start in zip(document["plan"]["warnings"], warned, strict=True):
+        assert full.startswith(start)
+
+
+def test_numbers_that_kubectl_takes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    text = yaml.safe_dump(SMALLEST).replace("1048576", "1e6").replace("gpus: 8", "gpus: 8.0")
+    assert "1e6" in text
+    assert "8.0" in text
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    code, out, err = run(capsys, "plan", "-f", "-", "--json")
+    assert (code, err) == (1, "")
+    assert json.loads(out)["request"]["maxTokens"] == 1_000_000
 
 
 def test_options_win_over_the_manifest(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +404,7 @@ def test_the_products_of_the_manifest_are_planned_for(
     resources = {"gpus": 8, "gpuProducts": ["NVIDIA-H200", "NVIDIA-H100-80GB-HBM3"]}
     stdin_of(monkeypatch, {**SMALLEST, "spec": {**SMALLEST["spec"], "resources": resources}})
     code, out, _ = run(capsys, "plan", "-f", "-")
-    assert code == 0
+    assert code == 1
     assert "8 x H200" in out
 
 
@@ -266,7 +444,7 @@ def test_a_config_and_the_size_of_its_weights(capsys: pytest.CaptureFixture[str]
     words = ("plan", "-m", str(path), "--weights", "60Gi", "--context", "1M", "--gpus", "1", "--kv-dtype", "bf16")
     code, out, _ = run(capsys, *words)
     assert code == 3
-    assert "one request of 1,048,576 tokens needs 160.00 GiB of KV on each GPU" in " ".join(out.split())
+    assert "one request of 1,048,576 tokens needs 160.00 GiB of KV" in " ".join(out.split())
 
 
 def test_the_index_beside_the_config_gives_the_weights(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -332,6 +510,11 @@ KEYS = ["schema", "verdict", "exitCode", "model", "node", "request", "plan", "sh
         pytest.param((*GLM, "--gpus", "7"), "BadInput", 2, id="bad input"),
         pytest.param((*GLM, "--mode", "None"), "DoesNotFit", 3, id="does not fit"),
         pytest.param(("plan", "-m", "a/b", "--context", "1", "--gpus", "1"), "Unknown", 4, id="unknown"),
+        pytest.param(("plan", "--gpus", "1.5"), "BadInput", 2, id="no number"),
+        pytest.param(("plan", "--bogus"), "BadInput", 2, id="no option"),
+        pytest.param(("plan", "8"), "BadInput", 2, id="a word too many"),
+        pytest.param(("plan",), "BadInput", 2, id="nothing asked"),
+        pytest.param(("plan", "-f", "no.yaml"), "BadInput", 2, id="no such file"),
     ],
 )
 def test_json_always_has_the_same_keys(
@@ -359,6 +542,23 @@ def test_json_holds_whole_bytes_and_the_command(capsys: pytest.CaptureFixture[st
     assert all(flag["why"] for flag in plan["flags"])
 
 
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ((), ["for imports", "to download weights", "to pin the host pool", "to pin the indexer offload"]),
+        (("--mode", "Offload", "--context", "128K"), ["for imports", "to download weights", "to pin the offload pool"]),
+        (("--mode", "None", "--context", "128K"), ["for imports", "to download weights"]),
+    ],
+)
+def test_the_parts_of_a_start_add_up(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], names: list[str]
+) -> None:
+    _, out, _ = run(capsys, *GLM, *words, "--json")
+    seconds = json.loads(out)["plan"]["seconds"]
+    assert sum(part["seconds"] for part in seconds["startupParts"]) == seconds["startup"]
+    assert [part["name"].partition(",")[0] for part in seconds["startupParts"]] == names
+
+
 def documented_keys() -> set[str]:
     page = Path(__file__).parents[2] / "docs" / "reference" / "plan-json.md"
     return {word for line in page.read_text().splitlines() if line.startswith("| `") for word in line.split("`")[1:2]}
@@ -375,7 +575,8 @@ def paths(value: Any, prefix: str = "") -> set[str]:
 
 def test_the_reference_page_lists_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     seen: set[str] = set()
-    for words in (GLM, (*GLM, "--mode", "None"), (*GLM, "--gpus", "7"), (*GLM, "--host-memory", "64Gi")):
+    manifest = ("plan", "-f", str(Path(__file__).parents[2] / "examples" / "glm-5.3-1m.yaml"))
+    for words in (GLM, manifest, (*GLM, "--mode", "None"), (*GLM, "--gpus", "7"), (*GLM, "--host-memory", "64Gi")):
         _, out, _ = run(capsys, *words, "--json")
         seen |= paths(json.loads(out))
     # null and an empty list stand for the block that they can be

@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -13,11 +14,16 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
-from hisparse_toolkit.problems import ExitCode
+from hisparse_toolkit.problems import BadInputError, ExitCode, Problem
+from hisparse_toolkit.streams import outlets, tell
 
-_EPILOG: Final = "Exit codes: 0 yes or ok, 1 a warning, 2 bad input, 3 no (does not fit, failed), 4 could not find out."
-# 128 + SIGINT, as shells count
-_INTERRUPTED: Final = 130
+_EPILOG: Final = (
+    "Exit codes: 0 yes or ok, 1 a warning, 2 bad input, 3 no (does not fit, failed), 4 could not find out, 70 a bug "
+    "of this command."
+)
+DEBUG: Final = "HISPARSE_DEBUG"
+# how near a name has to be before it is offered: --bogus is not --gpus
+_NEAR: Final = 0.7
 
 
 class _Command(TyperCommand):
@@ -29,16 +35,33 @@ class _Command(TyperCommand):
         except typer.TyperException as error:
             wrong = getattr(error, "option_name", None)
             if isinstance(wrong, str):
-                known = [word for parameter in self.params for word in getattr(parameter, "opts", ())]
-                error.message = _unknown_option(wrong, known)
                 # typer would add its own, which are prefixes only
                 vars(error)["possibilities"] = None
+                vars(error)["ctx"] = ctx
+                error.message = self._fault_of(wrong, error.message)
             raise
+
+    def _fault_of(self, wrong: str, said: str) -> str:
+        """An option that this command has lacks its value or has one too many; another does not exist."""
+        options = {word: parameter for parameter in self.params for word in getattr(parameter, "opts", ())}
+        if wrong not in options:
+            return _unknown_option(wrong, list(options))
+        if getattr(options[wrong], "is_flag", False):
+            return f"{wrong} is a switch and takes no value; write it alone"
+        if "requires an argument" in said:
+            return f"{wrong} has no value; write one after it, as in {wrong} {_example(options[wrong])}"
+        return said
+
+
+def _example(parameter: Any) -> str:  # noqa: ANN401  typer's parameter
+    return str(getattr(parameter, "metavar", None) or "VALUE")
 
 
 def _unknown_option(wrong: str, known: Sequence[str]) -> str:
     starts = [name for name in known if name.startswith(wrong)]
-    close = starts or difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
+    # without the dashes, which are alike in all of them
+    bare = {name.lstrip("-"): name for name in known}
+    close = starts or [bare[one] for one in difflib.get_close_matches(wrong.lstrip("-"), bare, n=1, cutoff=_NEAR)]
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     return f"{wrong} is no option of this command{hint}"
 
@@ -84,7 +107,7 @@ Needs no cluster and no GPU. Options that are given with -f win over what the ma
 
   hisparse plan --model ./my-model/config.json --weights 141Gi --context 128K --gpus 4 --gpu h100
 
-  kubectl get hsi glm -o yaml | hisparse plan -f - --json
+  kubectl get hsi glm-5-3 -o yaml | hisparse plan -f - --json
 """
 
 _File = Annotated[
@@ -122,11 +145,35 @@ def plan(
         ),
     ] = None,
     concurrency: Annotated[
-        int | None,
+        str | None,
         typer.Option(metavar="N", help="Requests at once (--max-num-seqs).", rich_help_panel="What is served"),
     ] = None,
+    rope_factor: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER",
+            help="By how much positions are stretched beyond those of the model, as in 4.",
+            rich_help_panel="What is served",
+        ),
+    ] = None,
+    rope_original: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKENS",
+            help="Positions that the model was trained with, as in 32K.",
+            rich_help_panel="What is served",
+        ),
+    ] = None,
+    rope_type: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORD",
+            help="Yarn, Linear or Dynamic; Yarn where only the factor is said.",
+            rich_help_panel="What is served",
+        ),
+    ] = None,
     gpus: Annotated[
-        int | None, typer.Option(metavar="N", help="GPUs of one replica.", rich_help_panel="Hardware")
+        str | None, typer.Option(metavar="N", help="GPUs of one replica.", rich_help_panel="Hardware")
     ] = None,
     gpu: Annotated[
         str | None,
@@ -137,7 +184,7 @@ def plan(
         ),
     ] = None,
     node_gpus: Annotated[
-        int | None, typer.Option(metavar="N", help="GPUs of one node; 8 if not said.", rich_help_panel="Hardware")
+        str | None, typer.Option(metavar="N", help="GPUs of one node; 8 if not said.", rich_help_panel="Hardware")
     ] = None,
     host_memory: Annotated[
         str | None,
@@ -163,16 +210,33 @@ def plan(
     host_pool: Annotated[
         str | None, typer.Option(metavar="SIZE", help="The host pool, as in 400Gi.", rich_help_panel="KV cache")
     ] = None,
-    tensor: Annotated[
-        int | None, typer.Option(metavar="N", help="Tensor parallel size.", rich_help_panel="Engine")
+    sharing: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORD",
+            help="Auto, RequireShared or Private: one pool for all ranks, or one for each.",
+            rich_help_panel="KV cache",
+        ),
     ] = None,
-    data: Annotated[int | None, typer.Option(metavar="N", help="Data parallel size.", rich_help_panel="Engine")] = None,
+    tensor: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Tensor parallel size; --gpus if not said.", rich_help_panel="Engine"),
+    ] = None,
+    data: Annotated[str | None, typer.Option(metavar="N", help="Data parallel size.", rich_help_panel="Engine")] = None,
     batched_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens of one prefill chunk.", rich_help_panel="Engine")
+        str | None, typer.Option(metavar="N", help="Tokens of one prefill chunk.", rich_help_panel="Engine")
     ] = None,
     utilization: Annotated[
-        int | None,
+        str | None,
         typer.Option(metavar="PERCENT", help="Share of HBM that the engine may budget.", rich_help_panel="Engine"),
+    ] = None,
+    pipeline: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Pipeline parallel size; HiSparse needs 1.", rich_help_panel="Engine"),
+    ] = None,
+    expert: Annotated[
+        bool | None,
+        typer.Option("--expert/--no-expert", help="Spread whole experts over the GPUs.", rich_help_panel="Engine"),
     ] = None,
     engine_version: Annotated[
         str | None, typer.Option(metavar="VERSION", help="vLLM release, as in 0.33.", rich_help_panel="Engine")
@@ -195,13 +259,19 @@ def plan(
         concurrency=concurrency,
         batched_tokens=batched_tokens,
         kv_dtype=kv_dtype,
+        rope_type=rope_type,
+        rope_factor=rope_factor,
+        rope_original=rope_original,
         mode=mode,
         host_pool=host_pool,
+        sharing=sharing,
         gpus=gpus,
         pod_memory=pod_memory,
         utilization=utilization,
         tensor=tensor,
         data=data,
+        pipeline=pipeline,
+        expert=expert,
         engine_version=engine_version,
         gpu=gpu,
         node_gpus=node_gpus,
@@ -224,10 +294,7 @@ _RENDER_HELP: Final = """Print the objects that the operator would make of a man
 @app.command(cls=_Command, help=_RENDER_HELP, epilog=_EPILOG)
 def render(
     *,
-    file: Annotated[
-        str,
-        typer.Option("--file", "-f", metavar="FILE", help="A manifest with one HiSparseInference; - is stdin."),
-    ],
+    file: _File = None,
     product: Annotated[
         str | None,
         typer.Option(
@@ -237,7 +304,7 @@ def render(
             help="The nodes' nvidia.com/gpu.product; those of the manifest, else NVIDIA-H200.",
         ),
     ] = None,
-    node_gpus: Annotated[int, typer.Option(metavar="N", min=1, help="GPUs of one node.")] = 8,
+    node_gpus: Annotated[str, typer.Option(metavar="N", help="GPUs of one node.")] = "8",
     node_memory: Annotated[
         str, typer.Option("--node-memory", "--host-memory", metavar="SIZE", help="Allocatable memory of one node.")
     ] = "2Ti",
@@ -276,41 +343,76 @@ def demo(
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave everything running at the end.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Replace a CRD of another version.")] = False,
-    wait: Annotated[int, typer.Option(metavar="SECONDS", min=1, help="The longest wait of one step.")] = 60,
+    wait: Annotated[str, typer.Option(metavar="SECONDS", help="The longest wait of one step.")] = "60",
 ) -> int:
     """Options in, exit code out."""
+    from hisparse_toolkit.counts import bounded  # noqa: PLC0415
+
+    try:
+        wait_s = bounded("--wait", wait)
+    except BadInputError as error:
+        tell(error)
+        return error.code
     try:
         from hisparse_toolkit.demo import DemoOptions, run_demo  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        print(f"demo: {error.name} is not installed; run `make setup` in the source checkout", file=sys.stderr)
+        tell(f"demo: {error.name} is not installed; run `make setup` in the source checkout")
         return ExitCode.UNKNOWN
-    return run_demo(DemoOptions(kubeconfig, keep=keep, yes=yes, wait_s=wait))
+    return run_demo(DemoOptions(kubeconfig, keep=keep, yes=yes, wait_s=wait_s))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; faults of the command line are one line on stderr."""
-    code = _run(arguments)
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # whoever read us (head, less) has seen enough; the interpreter would complain about it at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Run one command and return its exit code; what goes wrong is one line on stderr."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    with outlets() as streams:
+        if streams is None:
+            tell("stdout: is closed, so there is nowhere to write the answer; leave it open, or send it to /dev/null")
+            return ExitCode.UNKNOWN
+        code = _run(words)
+        why = streams.unwritable()
+        if why is not None:
+            tell(f"stdout: the answer could not be written ({why}); write it to another file or disk")
+            return ExitCode.UNKNOWN
     return code
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _run(words: Sequence[str]) -> int:
     try:
-        code = app(arguments, standalone_mode=False, prog_name="hisparse")
+        code = app(list(words), standalone_mode=False, prog_name="hisparse")
     except typer.Abort:
-        print("hisparse: stopped", file=sys.stderr)
-        return _INTERRUPTED
+        tell("hisparse: stopped")
+        return ExitCode.INTERRUPTED
     except typer.TyperException as error:
-        context = getattr(error, "ctx", None)
-        name = context.command_path if context is not None else "hisparse"
-        print(f"{name}: {error.format_message()}", file=sys.stderr)
-        print(f"{name} --help says more", file=sys.stderr)
-        return ExitCode.BAD_INPUT
+        return _bad_words(words, error)
+    except Exception as error:  # noqa: BLE001  nothing that we can name: a bug, and never one of the answers' codes
+        return _bug(error)
     return int(code or 0)
+
+
+def _bad_words(words: Sequence[str], error: typer.TyperException) -> int:
+    context = getattr(error, "ctx", None)
+    name = context.command_path if context is not None else "hisparse"
+    message = error.format_message()
+    extra = message.removeprefix("Got unexpected extra argument(s) (")
+    if extra != message:
+        message = f"{extra.removesuffix(')')} belongs to no option; write the option before it, as in --model NAME"
+    if "plan" in words and "--json" in words:
+        from hisparse_toolkit.plan_command import print_problem  # noqa: PLC0415
+
+        field = getattr(error, "option_name", None) or "command line"
+        print_problem(BadInputError([Problem(field, message)]))
+    tell(f"{name}: {message}")
+    tell(f"{name} --help says more")
+    return ExitCode.BAD_INPUT
+
+
+def _bug(error: Exception) -> int:
+    if os.environ.get(DEBUG, "0") not in ("", "0"):
+        traceback.print_exc()
+    said = str(error).strip().splitlines()
+    what = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+    tell(f"hisparse: this is a bug of hisparse ({what}); {DEBUG}=1 shows where, please report it with the command")
+    return ExitCode.BUG
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ from typing import Final
 from hisparse.plan import Plan
 
 HEIGHT: Final = 15
+_ASCII: Final = str.maketrans({**dict.fromkeys("┌┐└┘├┤┬┴┼", "+"), "─": "-", "│": "|", "•": "*"})
 
 
-def curve_of(plan: Plan, *, width: int, colour: bool) -> str:
+def curve_of(plan: Plan, *, width: int, colour: bool, ascii_only: bool = False) -> str:
     """The curve as text; one step of length per tick, concurrency on a logarithmic axis."""
     import plotext  # noqa: PLC0415  only this option needs it
 
@@ -27,4 +28,5 @@ def curve_of(plan: Plan, *, width: int, colour: bool) -> str:
     figure.ruler("y").scale("log")
     figure.ruler("x").ticks(places, [f"{row.tokens:,}" for row in rows])
     figure.title("requests at once by their length in tokens")
-    return str(figure.build().string(colorless=not colour))
+    drawn = str(figure.build().string(colorless=not colour))
+    return drawn.translate(_ASCII) if ascii_only else drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hisparse_testenv.process import StartError
+from hisparse_testenv.process import StartError, cache_dir
 from hisparse_testenv.tools import ToolError
 from hisparse_toolkit.demo_cluster import CRD, Ground, RefusedError, existing_ground, local_ground
 from hisparse_toolkit.kubectl import Kubectl, StepError
@@ -23,6 +24,7 @@ from hisparse_toolkit.narrator import Narrator
 from hisparse_toolkit.operator_process import OperatorProcess, start_operator, stopped_at_end
 from hisparse_toolkit.paint import console_for
 from hisparse_toolkit.problems import ExitCode
+from hisparse_toolkit.streams import tell
 
 FITS: Final = Path("examples/glm-5.3-1m.yaml")
 DOES_NOT_FIT: Final = Path("examples/does-not-fit.yaml")
@@ -32,7 +34,6 @@ OURS: Final = "-l=inference.hisparse.dev/inference"
 
 _POLL_S: Final = 0.5
 _GONE_LIMIT_S: Final = 60.0
-_INTERRUPTED: Final = 130
 _CONDITIONS: Final = 'jsonpath={range .status.conditions[*]}{.type}={.status} {.reason}: {.message}{"\\n"}{end}'
 _NODE_COLUMNS: Final = (
     "custom-columns=NAME:.metadata.name,PRODUCT:.metadata.labels.nvidia\\.com/gpu\\.product,"
@@ -54,26 +55,43 @@ def run_demo(options: DemoOptions) -> int:
     """Play the demo and return the exit code: 0 only where every step showed what it should."""
     root = checkout()
     if root is None:
-        print("demo: needs the source checkout with examples/ and crds/; run `make demo` there", file=sys.stderr)
+        tell("demo: needs the source checkout with examples/ and crds/; run `make demo` there")
         return ExitCode.BAD_INPUT
     if options.kubeconfig is not None and not options.kubeconfig.is_file():
-        print(f"--kubeconfig: {options.kubeconfig} is not a file; name a kubeconfig", file=sys.stderr)
+        tell(f"--kubeconfig: {options.kubeconfig} is not a file; name a kubeconfig")
         return ExitCode.BAD_INPUT
+    problem = _cache_problem()
+    if problem is not None:
+        tell(f"demo: {problem}; set XDG_CACHE_HOME to a folder that can")
+        return ExitCode.UNKNOWN
     narrator = Narrator(console_for())
+    left = "--keep leaves what was started" if options.keep else "what was started is gone again"
     try:
         with _interruptible(), contextlib.chdir(root):
             return _play(options, narrator)
     except RefusedError as error:
-        print(f"demo: {error}", file=sys.stderr)
+        tell(f"demo: {error}")
         return ExitCode.BAD_INPUT
     except (StartError, ToolError, StepError) as error:
         # before the first step: there is no cluster to show anything on
         narrator.failed(str(error))
         return ExitCode.UNKNOWN
+    except _TerminatedError:
+        narrator.stopped(f"by SIGTERM; {left}")
+        return ExitCode.TERMINATED
     except KeyboardInterrupt:
-        left = "--keep leaves what was started" if options.keep else "what was started is gone again"
-        narrator.failed(f"stopped by hand; {left}")
-        return _INTERRUPTED
+        narrator.stopped(f"by hand; {left}")
+        return ExitCode.INTERRUPTED
+
+
+def _cache_problem() -> str | None:
+    """Why nothing can be started or built here, None where it can: the demo's state is in the cache."""
+    folder = cache_dir() / "run"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"{folder} cannot be made ({error.strerror})"
+    return None if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written"
 
 
 def checkout() -> Path | None:
@@ -82,13 +100,17 @@ def checkout() -> Path | None:
     return next((one for one in places if all((one / file).is_file() for file in (FITS, DOES_NOT_FIT, CRD_FILE))), None)
 
 
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM, which like Ctrl-C is no Exception: nothing between here and the end takes it for a fault."""
+
+
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
     """SIGTERM ends the demo as Ctrl-C does: with everything cleaned up."""
 
     def interrupt(number: int, frame: object) -> None:
         del number, frame
-        raise KeyboardInterrupt
+        raise _TerminatedError
 
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
@@ -218,9 +240,10 @@ class Story:
         took = time.monotonic() - begun
         text, _, rest = done.stdout.partition("export ")
         self._tell.output(text + ("...\n" if rest else "") + done.stderr)
-        if done.returncode:
-            raise StepError(f"hisparse plan ended with {done.returncode}, expected 0")
-        self._tell.shown(f"it fits; the answer took {took:.1f} s")
+        if done.returncode not in (ExitCode.YES, ExitCode.WARNING):
+            raise StepError(f"hisparse plan ended with {done.returncode}, expected 0 or 1")
+        warned = ", with warnings" if done.returncode == ExitCode.WARNING else ""
+        self._tell.shown(f"it fits{warned}; the answer took {took:.1f} s")
 
     def serve(self) -> None:
         """The object is applied, planned, its pods are scheduled and it becomes Ready."""

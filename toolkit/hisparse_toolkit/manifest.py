@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import math
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO, cast
 
 import yaml
 
 from hisparse.spec import API_VERSION, GROUP, KIND
-from hisparse_toolkit.problems import BadInputError, Problem, bad
+from hisparse_toolkit.problems import BadInputError, NotFoundOutError, Problem, bad
 
 STDIN: Final = "-"
 # the API server's own limit on the body of a request
@@ -21,7 +23,23 @@ MAX_BYTES: Final = 3 * 1024**2
 MAX_VALUES: Final = 100_000
 MAX_DEPTH: Final = 64
 
-_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_BASE: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FLOAT: Final = "tag:yaml.org,2002:float"
+
+
+class _Loader(_BASE):  # type: ignore[misc]
+    """YAML as kubectl reads it: 1e6 is a number there, and text for PyYAML."""
+
+    def number(self, node: Any) -> float | str:  # noqa: ANN401  a node of whichever parser
+        """The number; a text where it is too large for one, as kubectl has it."""
+        value = float(self.construct_yaml_float(node))
+        return str(node.value) if math.isinf(value) and "inf" not in node.value.lower() else value
+
+
+_Loader.add_implicit_resolver(
+    _FLOAT, re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$"), "-+.0123456789"
+)
+_Loader.add_constructor(_FLOAT, _Loader.number)
 _KEY_TAGS: Final = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
 
 
@@ -49,6 +67,8 @@ class Manifest:
 
 def read_manifest(path: str) -> Manifest:
     """Read the one HiSparseInference that `path` holds; "-" is stdin. Raises BadInputError."""
+    if not path:
+        raise bad("--file", "is empty; name a manifest, or - for stdin")
     source = "stdin" if path == STDIN else path
     return manifest_in(_text(_content(path, source), source), source)
 
@@ -67,6 +87,8 @@ def manifest_in(text: str, source: str) -> Manifest:
 def _content(path: str, source: str) -> bytes:
     try:
         if path == STDIN:
+            if cast("TextIO | None", sys.stdin) is None:
+                raise NotFoundOutError([Problem(source, "is closed; name a file, or pass the manifest through a pipe")])
             content = sys.stdin.buffer.read(MAX_BYTES + 1)
         else:
             with Path(path).open("rb") as file:
@@ -103,7 +125,7 @@ def _text(content: bytes, source: str) -> str:
 
 
 def _documents(text: str, source: str) -> list[Any]:
-    loader = _LOADER(text)
+    loader = _Loader(text)
     found: list[Any] = []
     try:
         while loader.check_node():

@@ -35,8 +35,15 @@ def local_model(name: str | None) -> LocalModel | None:
         return None
     path = Path(name).expanduser()
     try:
-        if path.is_dir() and (path / hub.CONFIG).exists():
+        if path.is_dir():
             path /= hub.CONFIG
+            if not path.is_file():
+                known = catalogue.lookup(name) is not None
+                if known or not name.startswith((".", "/", "~")):
+                    # a folder here may have the name of a model
+                    return None
+                message = f"{name} is a folder without a {hub.CONFIG}; name the model's config.json, or its folder"
+                raise bad("--model", message)
         if not path.is_file():
             if name.endswith(".json") or name.startswith((".", "/", "~")):
                 raise bad("--model", f"{name} does not exist; name a config.json, a folder that holds one, or a model")
@@ -83,7 +90,7 @@ def named_source(name: str) -> dict[str, Any]:
         spelled = (one for one in (entry.repo, *entry.aliases) if wanted in (one.lower(), last_part(one).lower()))
         return {"huggingFace": {"repo": next(spelled, entry.repo)}}
     if "/" not in name:
-        near = catalogue.suggest(name)
+        near = near_model(name)
         hint = f"; did you mean {last_part(near)}?" if near else ""
         known = ", ".join(last_part(one.repo) for one in catalogue.ENTRIES)
         raise bad(
@@ -92,6 +99,24 @@ def named_source(name: str) -> dict[str, Any]:
             "any public model as owner/name; any other as the path of its config.json)",
         )
     return {"huggingFace": {"repo": name}}
+
+
+def near_model(name: str) -> str | None:
+    """The known model that was meant: one of the same family and size, as far as both say them.
+
+    Names of other models are near as texts (Qwen3-32B and Qwen2-72B), and their plans have nothing in common.
+    """
+    near = catalogue.suggest(name)
+    if near is None or _version(near) != _version(name):
+        return None
+    sizes, known = (set(re.findall(r"\d+(?:\.\d+)?b\b", last_part(one).lower())) for one in (name, near))
+    return None if sizes and known and sizes != known else near
+
+
+def _version(name: str) -> str | None:
+    """The first number of a name, which belongs to its family: 5.3 of GLM-5.3-FP8, 3 of Qwen3-32B."""
+    found = re.search(r"\d+(?:\.\d+)*", last_part(name))
+    return found[0] if found else None
 
 
 def last_part(repo: str) -> str:

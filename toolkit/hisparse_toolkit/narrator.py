@@ -55,6 +55,10 @@ class Narrator:
         """Something that was checked and does not hold."""
         self._console.print(Text.assemble(("   FAILED ", "bold red"), text), soft_wrap=True)
 
+    def stopped(self, text: str) -> None:
+        """The story ends here because somebody wants it to."""
+        self._console.print(Text.assemble(("   stopped ", "bold yellow"), text), soft_wrap=True)
+
     @contextmanager
     def busy(self, text: str) -> Iterator[None]:
         """Long work: a spinner on a terminal, one line elsewhere."""
@@ -62,5 +66,5 @@ class Narrator:
             self.say(f"{text} ...")
             yield
             return
-        with self._console.status(text):
+        with self._console.status(text, spinner="line" if self._console.options.ascii_only else "dots"):
             yield

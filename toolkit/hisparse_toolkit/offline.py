@@ -22,10 +22,14 @@ _MOST_PASSES: Final = 8
 
 @dataclass(frozen=True)
 class Rendered:
-    """The children, in the order in which they are written, and the conditions that say why there are none."""
+    """The children, in the order in which they are written, and the conditions that say why there are none.
+
+    warnings are those of the plan.
+    """
 
     children: tuple[Object, ...]
     conditions: tuple[Mapping[str, Any], ...]
+    warnings: tuple[str, ...] = ()
 
     def condition(self, kind: str) -> Mapping[str, Any] | None:
         """The condition of one type, None where the operator would not set it."""
@@ -69,6 +73,7 @@ def render(inference: Object, nodes: tuple[Object, ...], hub: HubFiles | None, s
     return Rendered(
         tuple(_ownerless(one) for one in written.values()),
         tuple(status.get("conditions", ())),
+        tuple((status.get("plan") or {}).get("warnings") or ()),
     )
 
 

@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from hisparse_toolkit.screen import UNTOLD, Amount, LengthLine, Screen, Shell, Sum, Verdict
+from hisparse_toolkit.streams import wished_width
 
 PIPED_WIDTH: Final = 100
-"""Columns where nobody looks: the same text on every machine."""
+"""Columns where nobody looks and COLUMNS does not say: the same text on every machine."""
 
 _WIDEST: Final = 132
 _SIDE_BY_SIDE: Final = 96
@@ -28,12 +29,11 @@ _VERDICTS: Final[dict[Verdict, tuple[str, str]]] = {
 
 
 def console_for(file: IO[str] | None = None) -> Console:
-    """A console that colours only a terminal and is as wide as one, or PIPED_WIDTH."""
+    """A console that colours only a terminal, and is as wide as COLUMNS says, else as it, else PIPED_WIDTH."""
     target = sys.stdout if file is None else file
     console = Console(file=target, highlight=False, soft_wrap=False)
-    if not console.is_terminal:
-        return Console(file=target, highlight=False, width=PIPED_WIDTH)
-    return Console(file=target, highlight=False, width=min(console.width, _WIDEST))
+    width = min(console.width, _WIDEST) if console.is_terminal else PIPED_WIDTH
+    return Console(file=target, highlight=False, width=wished_width() or width)
 
 
 def paint(screen: Screen, console: Console) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from hisparse.acceptance import advice
 from hisparse.plan import Plan, Shortfall
 from hisparse.planner import plan, smallest
 from hisparse_toolkit.manifest import read_manifest
@@ -13,6 +13,7 @@ from hisparse_toolkit.plan_json import answer_document, problem_document
 from hisparse_toolkit.problems import ExitCode, NoAnswerError
 from hisparse_toolkit.question import Options, Question, question_of
 from hisparse_toolkit.screen import screen_of, verdict_of
+from hisparse_toolkit.streams import tell
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,15 @@ def run_plan(file: str | None, options: Options, view: View) -> ExitCode:
         question = question_of(manifest, options)
     except NoAnswerError as error:
         if view.as_json:
-            _print_json(problem_document(error))
+            print_problem(error)
         for problem in error.problems:
-            print(problem, file=sys.stderr)
+            tell(problem)
         return error.code
     answer = answer_to(question)
     in_cluster = manifest is not None
+    if in_cluster and isinstance(answer, Plan):
+        # what the operator would say of the object, beside what the planner says of any
+        answer = replace(answer, warnings=(*answer.warnings, *advice(question.spec, question.model)))
     if view.as_json:
         _print_json(answer_document(question, answer, in_cluster=in_cluster))
     else:
@@ -63,9 +67,20 @@ def _show(question: Question, answer: Plan | Shortfall, view: View, *, in_cluste
 
         from hisparse_toolkit.curve import curve_of  # noqa: PLC0415
 
-        drawn = curve_of(answer, width=console.width, colour=console.is_terminal and not console.no_color)
+        drawn = curve_of(
+            answer,
+            width=console.width,
+            colour=console.is_terminal and not console.no_color,
+            ascii_only=console.options.ascii_only,
+        )
         console.print(Text.from_ansi(drawn))
 
 
+def print_problem(error: NoAnswerError) -> None:
+    """The JSON document where there is no answer."""
+    _print_json(problem_document(error))
+
+
 def _print_json(document: dict[str, object]) -> None:
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+    # ASCII, so that it is the same JSON in every encoding
+    print(json.dumps(document, indent=2))

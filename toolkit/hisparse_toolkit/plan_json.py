@@ -17,7 +17,7 @@ from hisparse.plan import LengthRow, Limit, Plan, Resource, Shortfall, Target, T
 from hisparse.rounding import decimal
 from hisparse_toolkit.problems import ExitCode, NoAnswerError
 from hisparse_toolkit.question import Question
-from hisparse_toolkit.screen import command_of, flags_of, verdict_of
+from hisparse_toolkit.screen import command_of, flags_of, pod_of, startup_parts, verdict_of
 
 SCHEMA: Final = "hisparse.dev/plan/v1"
 _NO_ANSWER: Final = {ExitCode.BAD_INPUT: "BadInput", ExitCode.UNKNOWN: "Unknown"}
@@ -121,6 +121,7 @@ def _plan(question: Question, plan: Plan, *, in_cluster: bool) -> _Json:
             "shmBytes": host.shm,
             "podBytes": host.pod,
         },
+        "pod": _pod(question, plan) if in_cluster else None,
         "concurrency": [_row(row) for row in plan.curve],
         "atMaxTokens": _row(plan.at_max),
         "atTypicalTokens": _row(plan.at_typical),
@@ -131,6 +132,7 @@ def _plan(question: Question, plan: Plan, *, in_cluster: bool) -> _Json:
         "maxBatchedTokens": plan.max_batched_tokens,
         "seconds": {
             "startup": seconds.startup,
+            "startupParts": [{"name": part.name, "seconds": part.seconds} for part in startup_parts(plan)],
             "startupBudget": seconds.startup_budget,
             "teardown": seconds.teardown,
             "drain": seconds.drain,
@@ -145,6 +147,11 @@ def _plan(question: Question, plan: Plan, *, in_cluster: bool) -> _Json:
         "flags": [{"name": one.name, "value": one.value, "why": one.why} for one in flags_of(question, plan)],
         "command": list(command_of(question, plan, in_cluster=in_cluster)),
     }
+
+
+def _pod(question: Question, plan: Plan) -> _Json:
+    pod = pod_of(question, plan)
+    return {"cpu": pod.cpu, "ephemeralStorageBytes": pod.disk_bytes}
 
 
 def _tier(plan: Plan) -> _Json | None:

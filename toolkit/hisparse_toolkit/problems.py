@@ -17,6 +17,10 @@ class ExitCode(IntEnum):
     BAD_INPUT = 2
     NO = 3
     UNKNOWN = 4
+    BUG = 70
+    """EX_SOFTWARE of sysexits.h: the command itself is at fault, and there is no answer."""
+    INTERRUPTED = 130
+    TERMINATED = 143
 
 
 @dataclass(frozen=True)

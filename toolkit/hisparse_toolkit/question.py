@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from hisparse import catalogue, hardware
+from hisparse import hardware
 from hisparse.acceptance import accept
 from hisparse.errors import SpecError, UnitError
 from hisparse.hardware import Gpu, NodeClass
 from hisparse.model import ModelFacts, facts_for, needs_hub, served_name
 from hisparse.plan import Target
-from hisparse.spec import HiSparseInferenceSpec, KvCacheDtype, TierMode, parse_spec
+from hisparse.rules import at_path
+from hisparse.spec import HiSparseInferenceSpec, KvCacheDtype, PoolSharing, RopeScalingType, TierMode, parse_spec
 from hisparse.target import target_of
 from hisparse.units import GIB, parse_quantity, parse_tokens
 from hisparse_toolkit import hub
+from hisparse_toolkit.counts import bounded, number
 from hisparse_toolkit.manifest import Manifest
-from hisparse_toolkit.model_source import LocalModel, local_model, named_source
+from hisparse_toolkit.model_source import LocalModel, local_model, named_source, near_model
 from hisparse_toolkit.problems import BadInputError, NotFoundOutError, Problem, bad
 
 DEFAULT_GPU: Final = "h200"
@@ -44,18 +46,36 @@ OPTION_OF: Final[Mapping[str, str]] = MappingProxyType(
         "spec.context.maxConcurrentRequests": "--concurrency",
         "spec.context.maxBatchedTokens": "--batched-tokens",
         "spec.context.kvCacheDtype": "--kv-dtype",
+        "spec.context.ropeScaling": "--rope-factor, --rope-original, --rope-type",
+        "spec.context.ropeScaling.factor": "--rope-factor",
+        "spec.context.ropeScaling.originalMaxTokens": "--rope-original",
+        "spec.context.ropeScaling.type": "--rope-type",
         "spec.kvTier.mode": "--mode",
+        "spec.kvTier.sharing": "--sharing",
         "spec.kvTier.hostPool.size": "--host-pool",
         "spec.resources.gpus": "--gpus",
         "spec.resources": "--gpus",
         "spec.resources.memory": "--pod-memory",
         "spec.resources.gpuMemoryUtilizationPercent": "--utilization",
+        "spec.parallelism": "--tensor, --data, --pipeline",
         "spec.parallelism.tensor": "--tensor",
         "spec.parallelism.data": "--data",
+        "spec.parallelism.pipeline": "--pipeline",
+        "spec.parallelism.expert": "--expert",
         "spec.engine.version": "--engine-version",
     }
 )
 """The option that sets a field of the spec, for whoever wrote no YAML."""
+
+_NEEDED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "--model": "name a model or a config.json, as in --model GLM-5.3-FP8, or a manifest with -f",
+        "--context": "give the longest request in tokens, prompt and answer together, as in --context 128K",
+        "--gpus": "give the GPUs of one replica, as in --gpus 8",
+        "--rope-factor": "say by how much positions are stretched, as in --rope-factor 4",
+    }
+)
+_NOT_SET: Final = "is needed and not set"
 
 
 @dataclass(frozen=True)
@@ -66,19 +86,25 @@ class Options:
     weights: str | None = None
     context: str | None = None
     typical: str | None = None
-    concurrency: int | None = None
-    batched_tokens: int | None = None
+    concurrency: str | None = None
+    batched_tokens: str | None = None
     kv_dtype: str | None = None
+    rope_type: str | None = None
+    rope_factor: str | None = None
+    rope_original: str | None = None
     mode: str | None = None
     host_pool: str | None = None
-    gpus: int | None = None
+    sharing: str | None = None
+    gpus: str | None = None
     pod_memory: str | None = None
-    utilization: int | None = None
-    tensor: int | None = None
-    data: int | None = None
+    utilization: str | None = None
+    tensor: str | None = None
+    data: str | None = None
+    pipeline: str | None = None
+    expert: bool | None = None
     engine_version: str | None = None
     gpu: str | None = None
-    node_gpus: int | None = None
+    node_gpus: str | None = None
     host_memory: str | None = None
     no_hub: bool = False
 
@@ -96,24 +122,32 @@ class Question:
 
 def question_of(manifest: Manifest | None, options: Options) -> Question:
     """Judge what is asked. Raises BadInputError with every fault, NotFoundOutError where a fact cannot be had."""
-    if manifest is None and options.model is None:
-        raise bad("--model", "is needed and not set; name a model, a config.json or, with -f, a manifest")
     problems: list[Problem] = []
     wishes = _Wishes(options, problems)
     local, model_block = wishes.model()
     raw = wishes.on(manifest.spec if manifest else {}, model_block)
     machine = wishes.machine()
+    try:
+        spec = parse_spec(raw, metadata=manifest.metadata if manifest else None)
+    except SpecError as error:
+        told = {problem.field for problem in problems}
+        # what an option failed to say is missing from the spec, and has been told
+        problems += [
+            one
+            for one in _with_option_names(error, manifest, raw)
+            if told.isdisjoint((one.field, *OPTION_OF.get(one.field, "").split(", ")))
+        ]
+        raise BadInputError(problems) from None
     if problems:
         raise BadInputError(problems)
     try:
-        spec = parse_spec(raw, metadata=manifest.metadata if manifest else None)
         nodes = _node_classes(spec, machine)
         model = _facts(spec, options, local)
     except SpecError as error:
-        raise _with_option_names(error, manifest) from None
+        raise BadInputError(_with_option_names(error, manifest, raw)) from None
     target = target_of(spec)
     if faults := accept(model, target):
-        raise _joined([_with_option_names(fault, manifest) for fault in faults])
+        raise BadInputError(one for fault in faults for one in _with_option_names(fault, manifest, raw))
     return Question(spec, model, target, nodes, served_name(spec.model))
 
 
@@ -145,6 +179,9 @@ class _Wishes:
             self._problems.extend(error.problems)
             return None
 
+    def _number(self, option: str, text: str | None) -> int | None:
+        return None if text is None else self._tried(lambda: number(option, text))
+
     def _parsed(self, option: str, text: str | None, parse: Callable[[str], int]) -> int | None:
         try:
             return None if text is None else parse(text)
@@ -170,17 +207,25 @@ class _Wishes:
         wished: dict[tuple[str, ...], Any] = {
             ("context", "maxTokens"): self._parsed("--context", options.context, parse_tokens),
             ("context", "typicalTokens"): self._parsed("--typical", options.typical, parse_tokens),
-            ("context", "maxConcurrentRequests"): options.concurrency,
-            ("context", "maxBatchedTokens"): options.batched_tokens,
+            ("context", "maxConcurrentRequests"): self._number("--concurrency", options.concurrency),
+            ("context", "maxBatchedTokens"): self._number("--batched-tokens", options.batched_tokens),
             ("context", "kvCacheDtype"): _in_case(options.kv_dtype, KvCacheDtype),
+            ("context", "ropeScaling", "type"): _in_case(self._rope_type(spec), RopeScalingType),
+            ("context", "ropeScaling", "factor"): options.rope_factor,
+            ("context", "ropeScaling", "originalMaxTokens"): self._parsed(
+                "--rope-original", options.rope_original, parse_tokens
+            ),
             ("kvTier", "mode"): _in_case(options.mode, TierMode),
+            ("kvTier", "sharing"): _in_case(options.sharing, PoolSharing),
             # either form of a pool replaces the other
             ("kvTier", "hostPool"): {"size": options.host_pool} if options.host_pool is not None else None,
-            ("resources", "gpus"): options.gpus,
+            ("resources", "gpus"): self._number("--gpus", options.gpus),
             ("resources", "memory"): options.pod_memory,
-            ("resources", "gpuMemoryUtilizationPercent"): options.utilization,
-            ("parallelism", "tensor"): options.tensor,
-            ("parallelism", "data"): options.data,
+            ("resources", "gpuMemoryUtilizationPercent"): self._number("--utilization", options.utilization),
+            ("parallelism", "tensor"): self._number("--tensor", options.tensor),
+            ("parallelism", "data"): self._number("--data", options.data),
+            ("parallelism", "pipeline"): self._number("--pipeline", options.pipeline),
+            ("parallelism", "expert"): options.expert,
             ("engine", "version"): options.engine_version,
             ("model", "facts", "weights"): options.weights,
         }
@@ -192,19 +237,25 @@ class _Wishes:
                 _put(raw, path, value)
         return raw
 
+    def _rope_type(self, spec: Mapping[str, Any]) -> str | None:
+        """The type that was said; Yarn where only the rest was, as vLLM's models have it."""
+        options = self._options
+        if options.rope_type is not None or (options.rope_factor is None and options.rope_original is None):
+            return options.rope_type
+        return None if at_path(spec, "context.ropeScaling.type") else RopeScalingType.YARN.value
+
     def machine(self) -> _Machine:
         """The hardware."""
         options = self._options
-        gpus = DEFAULT_NODE_GPUS if options.node_gpus is None else options.node_gpus
-        if gpus < 1:
-            self._problems.append(Problem("--node-gpus", f"{gpus} is below 1; set how many GPUs one node has"))
+        typed = options.node_gpus
+        gpus = DEFAULT_NODE_GPUS if typed is None else self._tried(lambda: bounded("--node-gpus", typed))
         memory = self._parsed("--host-memory", options.host_memory, parse_quantity)
         if memory is not None and memory < GIB:
             message = f'"{options.host_memory}" is below 1Gi; set the memory of one node, as in "2Ti"'
             self._problems.append(Problem("--host-memory", message))
         named = options.gpu
         gpu = None if named is None else self._tried(lambda: named_gpu(named))
-        return _Machine(gpu, gpus, memory)
+        return _Machine(gpu, gpus or DEFAULT_NODE_GPUS, memory)
 
 
 def _put(raw: dict[str, Any], path: tuple[str, ...], value: object) -> None:
@@ -225,19 +276,33 @@ def _in_case(word: str | None, words: type[StrEnum]) -> str | None:
     return next((known.value for known in words if known.value.lower() == word.lower()), word)
 
 
-def _with_option_names(error: SpecError, manifest: Manifest | None) -> BadInputError:
+def _with_option_names(error: SpecError, manifest: Manifest | None, raw: Mapping[str, Any]) -> tuple[Problem, ...]:
     """The same words as everywhere, and the option that mends it for whoever wrote no YAML."""
-    problems = BadInputError.of(error).problems
-    if manifest is not None:
-        return BadInputError(problems)
-    return BadInputError(
-        Problem(one.field, f"{one.message} [{OPTION_OF[one.field]}]" if one.field in OPTION_OF else one.message)
-        for one in problems
-    )
+    return tuple(_with_option(one, manifest, raw) for one in BadInputError.of(error).problems)
 
 
-def _joined(errors: Iterable[BadInputError]) -> BadInputError:
-    return BadInputError(problem for error in errors for problem in error.problems)
+def _with_option(one: Problem, manifest: Manifest | None, raw: Mapping[str, Any]) -> Problem:
+    if one.field == "spec.parallelism":
+        one = Problem(one.field, f"{one.message}{_tensor_for(raw)}")
+    option = OPTION_OF.get(one.field)
+    if manifest is not None or option is None:
+        return one
+    if option in _NEEDED and one.message.startswith(_NOT_SET):
+        return Problem(option, f"{_NOT_SET}; {_NEEDED[option]}")
+    return Problem(one.field, f"{one.message} [{option}]")
+
+
+def _tensor_for(raw: Mapping[str, Any]) -> str:
+    """The tensor parallel size that is meant where only the other ways were said: the API's default is all GPUs."""
+    gpus = at_path(raw, "resources.gpus")
+    tensor, data, pipeline = (at_path(raw, f"parallelism.{way}") for way in ("tensor", "data", "pipeline"))
+    ways = int(str(data or 1)) * int(str(pipeline or 1))
+    if tensor is not None or not isinstance(gpus, int):
+        return ""
+    said = " ".join(f"--{name} {way}" for name, way in (("data", data), ("pipeline", pipeline)) if way)
+    if ways < 1 or gpus % ways:
+        return f"; {said} needs a multiple of {ways} GPUs"
+    return f"; with {said} give --tensor {gpus // ways} (unless said it is all {gpus} GPUs)"
 
 
 # --- facts and nodes -------------------------------------------------------------------------------------------------
@@ -250,7 +315,7 @@ def _facts(spec: HiSparseInferenceSpec, options: Options, local: LocalModel | No
             source.repo,
             source.revision,
             off=hub.why_off(no_hub=options.no_hub),
-            near=catalogue.suggest(source.repo),
+            near=near_model(source.repo),
         )
         return facts_for(spec.model, hub_config=files.config, hub_index=files.index)
     return facts_for(spec.model, hub_index=local.index if local else None)

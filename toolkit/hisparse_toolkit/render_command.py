@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from typing import Final
 
 import yaml
 
-from hisparse import catalogue
+from hisparse.acceptance import advice
 from hisparse.errors import SpecError, UnitError
-from hisparse.model import needs_hub
+from hisparse.model import facts_for, needs_hub
 from hisparse.spec import parse_spec
 from hisparse.units import format_quantity, parse_quantity
 from hisparse_toolkit import hub
+from hisparse_toolkit.counts import bounded
 from hisparse_toolkit.manifest import Manifest, read_manifest
+from hisparse_toolkit.model_source import near_model
 from hisparse_toolkit.problems import BadInputError, ExitCode, NoAnswerError, NotFoundOutError, Problem, bad
 from hisparse_toolkit.question import DEFAULT_GPU, named_gpu
+from hisparse_toolkit.streams import tell
 
 DEFAULT_MEMORY: Final = "2Ti"
 PAGE_WIDTH: Final = 100
@@ -28,36 +30,43 @@ class Hardware:
     """The one kind of node that the cluster is imagined to have."""
 
     product: str | None = None
-    gpus: int = 8
+    gpus: str = "8"
     memory: str = DEFAULT_MEMORY
 
 
-def run_render(file: str, hardware: Hardware, *, no_hub: bool, engine_image: str | None) -> ExitCode:
+def run_render(file: str | None, hardware: Hardware, *, no_hub: bool, engine_image: str | None) -> ExitCode:
     """Print the children on stdout, say on stderr why there are none, and return the exit code."""
     try:
+        if file is None:
+            raise bad("--file", "is needed and not set; name a manifest, as in -f examples/glm-5.3-1m.yaml")
         manifest = read_manifest(file)
-        text = _rendered(manifest, hardware, no_hub=no_hub, engine_image=engine_image)
+        text, warnings = _rendered(manifest, hardware, no_hub=no_hub, engine_image=engine_image)
     except NoAnswerError as error:
         for problem in error.problems:
-            print(problem, file=sys.stderr)
+            tell(problem)
         return error.code
     except _DoesNotFitError as error:
-        print(error, file=sys.stderr)
+        tell(error)
         return ExitCode.NO
     print(text, end="")
-    return ExitCode.YES
+    for warning in warnings:
+        tell(f"warning: {warning}")
+    return ExitCode.WARNING if warnings else ExitCode.YES
 
 
 class _DoesNotFitError(Exception):
     """The operator would make no children; the message is its own."""
 
 
-def _rendered(manifest: Manifest, hardware: Hardware, *, no_hub: bool, engine_image: str | None) -> str:
+def _rendered(
+    manifest: Manifest, hardware: Hardware, *, no_hub: bool, engine_image: str | None
+) -> tuple[str, tuple[str, ...]]:
+    """The objects as YAML, and the warnings that `hisparse plan` has for the same question."""
     from hisparse_operator.settings import OperatorSettings  # noqa: PLC0415  only this command needs the operator
     from hisparse_operator.world import HubFiles  # noqa: PLC0415
     from hisparse_toolkit.offline import node, render  # noqa: PLC0415
 
-    memory = _memory(hardware.memory)
+    memory, gpus = _memory(hardware.memory), bounded("--node-gpus", hardware.gpus)
     try:
         spec = parse_spec(manifest.spec, metadata=manifest.metadata)
     except SpecError as error:
@@ -67,11 +76,11 @@ def _rendered(manifest: Manifest, hardware: Hardware, *, no_hub: bool, engine_im
     source = spec.model.hugging_face
     files = None
     if needs_hub(spec.model) and source is not None:
-        off, near = hub.why_off(no_hub=no_hub), catalogue.suggest(source.repo)
+        off, near = hub.why_off(no_hub=no_hub), near_model(source.repo)
         found = hub.hub_files(source.repo, source.revision, off=off, near=near)
         files = HubFiles(found.config, found.index)
     settings = OperatorSettings(engine_image=engine_image) if engine_image else OperatorSettings()
-    nodes = tuple(node(product, hardware.gpus, memory) for product in products)
+    nodes = tuple(node(product, gpus, memory) for product in products)
     rendered = render(manifest.document, nodes, files, settings)
     for kind in ("Accepted", "PlanFeasible"):
         condition = rendered.condition(kind)
@@ -85,12 +94,17 @@ def _rendered(manifest: Manifest, hardware: Hardware, *, no_hub: bool, engine_im
     if not rendered.children:
         raise bad("spec", "asks for no children (planOnly or paused); set both to false to see them")
     head = (
-        f"# What hisparse-operator makes of {manifest.name} where nodes have {hardware.gpus} x {', '.join(products)} "
+        f"# What hisparse-operator makes of {manifest.name} where nodes have {gpus} x {', '.join(products)} "
         f"and {format_quantity(memory)} of memory.\n"
         "# In the cluster each object also names the HiSparseInference as its owner.\n"
     )
     documents = (yaml.safe_dump(_plain(one), sort_keys=False, width=PAGE_WIDTH) for one in rendered.children)
-    return head + "".join(f"---\n{document}" for document in documents)
+    facts = facts_for(
+        spec.model,
+        hub_config=files.config if files else None,
+        hub_index=files.safetensors_index if files else None,
+    )
+    return head + "".join(f"---\n{document}" for document in documents), (*rendered.warnings, *advice(spec, facts))
 
 
 def _plain(value: object) -> object:

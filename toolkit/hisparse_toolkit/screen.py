@@ -6,14 +6,21 @@ import shlex
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
+from itertools import accumulate
 from typing import Final
 
 from hisparse import engine
-from hisparse.estimates import HOST_READ_SLOWDOWN
+from hisparse.estimates import (
+    FIXED_START_SECONDS,
+    HOST_READ_SLOWDOWN,
+    load_seconds,
+    offload_pin_seconds,
+    pin_seconds,
+)
 from hisparse.plan import LengthRow, Mode, Plan, Seconds, Shortfall, Term
-from hisparse.rounding import decimal
+from hisparse.rounding import ceil, decimal
 from hisparse.spec import HiSparseInferenceSpec
-from hisparse.units import format_bytes, format_duration
+from hisparse.units import format_bytes, format_duration, parse_quantity
 from hisparse_toolkit.problems import ExitCode
 from hisparse_toolkit.question import Question
 
@@ -110,7 +117,7 @@ def _fits(question: Question, plan: Plan, *, in_cluster: bool) -> Screen:
     return Screen(
         verdict=verdict_of(plan),
         headline=f"{_asked(plan)}, {_copies(question.spec)}",
-        answers=tuple(_answers(plan)),
+        answers=(*_answers(plan), *(_requests(question, plan) if in_cluster else ())),
         sums=(_hbm_sum(plan.hbm, _gpu_title(plan)), _host_sum(plan)),
         lengths=tuple(_length_line(row, tiered=plan.tiered is not None) for row in plan.curve),
         times=tuple(_times(plan.seconds)),
@@ -140,7 +147,33 @@ def _answers(plan: Plan) -> list[tuple[str, str]]:
     ]
     if plan.tiered is not None:
         found.append(("worth it", worth(plan)))
+    found.append(("start", _start(plan)))
     return found
+
+
+@dataclass(frozen=True)
+class Pod:
+    """What the operator's pod asks of its node beside GPUs and memory; disk is None where it asks for none."""
+
+    cpu: str
+    disk_bytes: int | None
+
+
+def pod_of(question: Question, plan: Plan) -> Pod:
+    """As `hisparse render` shows it."""
+    # a few hundredths of a second, which only a manifest pays
+    from hisparse_operator.decide.planning import download_bytes  # noqa: PLC0415
+
+    wanted = question.spec.resources
+    own = parse_quantity(wanted.ephemeral_storage) if wanted.ephemeral_storage else None
+    # one for each rank is what the operator asks for; a test compares them
+    return Pod(wanted.cpu or str(wanted.gpus), own or download_bytes(question.spec, plan.model) or None)
+
+
+def _requests(question: Question, plan: Plan) -> list[tuple[str, str]]:
+    pod = pod_of(question, plan)
+    disk = f" and {format_bytes(pod.disk_bytes)} of local disk" if pod.disk_bytes else ""
+    return [("pod takes", f"{pod.cpu} CPU(s){disk}, beside its GPUs and memory")]
 
 
 def _token(plan: Plan) -> str:
@@ -220,6 +253,11 @@ def _length_line(row: LengthRow, *, tiered: bool) -> LengthLine:
     )
 
 
+def _start(plan: Plan) -> str:
+    parts = " + ".join(f"{format_duration(part.seconds)} {part.name}" for part in startup_parts(plan))
+    return f"{_about(plan.seconds.startup)}: {parts}"
+
+
 def _times(seconds: Seconds) -> list[tuple[str, str]]:
     return [
         ("start", _about(seconds.startup)),
@@ -228,6 +266,33 @@ def _times(seconds: Seconds) -> list[tuple[str, str]]:
         ("teardown", _about(seconds.teardown)),
         ("termination grace", _about(seconds.termination_grace)),
     ]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a start, in whole seconds."""
+
+    name: str
+    seconds: int
+
+
+def startup_parts(plan: Plan) -> tuple[Part, ...]:
+    """What a start spends its time on; the parts add up to `seconds.startup`, and none is nothing."""
+    host, downloads = plan.host, plan.target.downloads_weights
+    tiered = plan.mode is Mode.HISPARSE
+    pool, region = (host.pool, host.indexer_offload) if tiered else (0, host.pool)
+    exact = (
+        ("for imports, workers and graphs", Fraction(FIXED_START_SECONDS)),
+        ("to download weights" if downloads else "to load weights", load_seconds(plan.model, downloads=downloads)),
+        ("to pin the host pool", pin_seconds(pool, ranks=plan.target.tp, shared=host.shared)),
+        ("to pin the indexer offload" if tiered else "to pin the offload pool", offload_pin_seconds(region)),
+    )
+    parts, before = [], 0
+    # rounded up as a sum, as the whole is, so that nothing is lost between the parts
+    for (name, _), until in zip(exact, accumulate(seconds for _, seconds in exact), strict=True):
+        parts.append(Part(name, ceil(until) - before))
+        before = ceil(until)
+    return tuple(part for part in parts if part.seconds)
 
 
 def _about(seconds: int) -> str:

@@ -1,0 +1,56 @@
+"""Whole numbers as they are typed after an option."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from hisparse.units import shortened
+from hisparse_toolkit.problems import bad
+
+_DIGITS: Final = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+@dataclass(frozen=True)
+class Range:
+    """What an option takes. Fields of a spec have the same limits, and judge a number that is one."""
+
+    least: int
+    most: int | None
+    example: int
+    unit: str = ""
+
+    def __str__(self) -> str:
+        words = f"a whole number{self.unit} of at least {self.least}"
+        return words if self.most is None else f"a whole number{self.unit} from {self.least} to {self.most}"
+
+
+_PARALLEL: Final = Range(1, 64, 2)
+RANGES: Final[Mapping[str, Range]] = {
+    "--gpus": Range(1, 64, 8),
+    "--node-gpus": Range(1, None, 8),
+    "--concurrency": Range(1, 4096, 16),
+    "--batched-tokens": Range(64, 1_048_576, 8192),
+    "--utilization": Range(50, 97, 92, " of percent"),
+    "--tensor": _PARALLEL,
+    "--data": _PARALLEL,
+    "--pipeline": _PARALLEL,
+    "--wait": Range(1, None, 60, " of seconds"),
+}
+
+
+def number(option: str, text: str) -> int:
+    """The number that was typed. Raises BadInputError for what is none; limits of spec fields are left to the spec."""
+    if _DIGITS.fullmatch(text) is None:
+        raise bad(option, f'"{shortened(text)}" is not {RANGES[option]}; write digits, as in {RANGES[option].example}')
+    return int(text)
+
+
+def bounded(option: str, text: str) -> int:
+    """The same for an option that is no field of a spec: its lower limit is judged here."""
+    value, allowed = number(option, text), RANGES[option]
+    if value < allowed.least:
+        raise bad(option, f"{value} is below {allowed.least}; write for example {allowed.example}")
+    return value
