@@ -1,7 +1,4 @@
-"""The engine's dialects, and the `vllm serve` command, environment and launch document of a plan.
-
-Facts per vLLM version are data here; nothing else in the project compares versions.
-"""
+"""The `vllm serve` command, environment and launch document of a plan."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from hisparse.estimates import ENDPOINT_GRACE_SECONDS, SHUTDOWN_TIMEOUT_SECONDS
 from hisparse.plan import Mode, Plan
 from hisparse.units import GIB
 
-PINNED_VERSION = "0.33"
 PINNED_IMAGE = "hisparse-engine:0.1.0-vllm0.33.0"
 """engine_image/ of this release; a chart value or --engine-image puts a registry before it."""
 
@@ -23,48 +19,6 @@ TEMPLATE_VERSION = 1
 
 ENGINE_PORT = 8000
 LAUNCH_SCHEMA = "hisparse.dev/launch/v1"
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """What one vLLM release understands and reports. The connector alone switches HiSparse on in all of them."""
-
-    version: str
-    host_gauges: bool
-    checks_pool_minimum: bool
-    checks_cudagraph_and_isl: bool
-    cache_config_sizes: bool
-
-
-DIALECTS: tuple[Dialect, ...] = (
-    Dialect(
-        "0.30",
-        host_gauges=False,
-        checks_pool_minimum=False,
-        checks_cudagraph_and_isl=False,
-        cache_config_sizes=False,
-    ),
-    Dialect(
-        "0.32",
-        host_gauges=True,
-        checks_pool_minimum=True,
-        checks_cudagraph_and_isl=True,
-        cache_config_sizes=True,
-    ),
-    Dialect(
-        "0.33",
-        host_gauges=True,
-        checks_pool_minimum=True,
-        checks_cudagraph_and_isl=True,
-        cache_config_sizes=True,
-    ),
-)
-
-
-def dialect(version: str) -> Dialect:
-    """The dialect of "0.33", "0.33.0" and the like; the pinned one where the version is unknown."""
-    short = ".".join(version.split(".")[:2])
-    return next((d for d in DIALECTS if d.version == short), DIALECTS[-1])
 
 
 @dataclass(frozen=True)
@@ -115,7 +69,7 @@ def serve_flags(
         Flag("--kv-cache-dtype", _kv_cache_dtype(plan), plan.kv_dtype_reason),
         Flag(
             "--max-num-seqs",
-            str(plan.max_requests),
+            str(plan.max_num_seqs),
             "context.maxConcurrentRequests"
             if target.max_requests
             else "what memory holds at typicalTokens, at most 256",
@@ -212,12 +166,12 @@ def _kv_cache_dtype(plan: Plan) -> str:
 
 
 def _region_bytes(plan: Plan) -> int:
-    return plan.host.pool if plan.mode is Mode.OFFLOAD else plan.host.indexer_offload
+    return plan.host.physical if plan.mode is Mode.OFFLOAD else plan.host.indexer_offload
 
 
 def _transfer(plan: Plan) -> str | None:
     if plan.mode is Mode.OFFLOAD:
-        return _json(_offloading(plan.host.pool // plan.target.data))
+        return _json(_offloading(plan.host.pool))
     if plan.mode is not Mode.HISPARSE:
         return None
     hisparse = {

@@ -23,9 +23,6 @@ SHUTDOWN_TIMEOUT_SECONDS = 60
 AUTO_GAIN = 3
 """Concurrency gain from which mode Auto takes the tier: below it host reads cost more than they gain."""
 
-LOW_LOAD_PENALTY_PERCENT = 8
-"""What HiSparse costs while everything still fits in HBM: 6-8 % of decode throughput."""
-
 BATCHED_TOKENS = 8192
 """max_num_batched_tokens; FlashMLA scratch at 32K tokens has killed fp8 engines on Hopper."""
 
@@ -107,7 +104,7 @@ def prefill_seconds(model: ModelFacts, gpu: Gpu, tokens: int, *, ranks: int) -> 
         x = Fraction(tokens, _KIB_64)
         seconds = (Fraction(406, 100) * x + Fraction(154, 100) * x * x) * Fraction(model.layers, 78)
     else:
-        parameters = model.weight_bytes // (1 if model.dtype.startswith("float8") else 2)
+        parameters = model.weight_bytes // model.weight_width
         width = model.attention_heads * (model.head_dim or model.latent_rank)
         flop = 2 * parameters * tokens + 2 * model.layers * width * tokens * tokens
         seconds = Fraction(flop, ranks * 200 * gpu.hbm_bytes_per_second) * Fraction(10, 4)

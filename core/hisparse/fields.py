@@ -80,7 +80,6 @@ def _text(longest: int) -> JsonSchemaValue:
 
 
 _BINARY: Final = 'write a number and, without a space, Ki, Mi, Gi or Ti, as in "200Gi"'
-Quantity: TypeAlias = Annotated[str, IntOrText()]
 FreeForm: TypeAlias = Annotated[dict[str, Any], _FreeForm()]
 Positive: TypeAlias = Annotated[int, Between(1, 2**53 - 1, "set a whole number above 0")]
 Layers: TypeAlias = Annotated[int, Between(1, 1024, "set the number that the model's config.json gives")]
@@ -211,12 +210,16 @@ def OwnKeys(what: str) -> Rule:  # noqa: N802  reads as a type beside Annotated'
 
 
 _MOUNT_TAKEN: Final = " || ".join(
-    f'self.mountPath == "{path}" || self.mountPath.startsWith("{path}/")' for path in RESERVED_PATHS
+    f'self.mountPath == "{path}" || self.mountPath.startsWith("{path}/")'
+    f' || "{path}".startsWith(self.mountPath.endsWith("/") ? self.mountPath : self.mountPath + "/")'
+    for path in RESERVED_PATHS
 )
 
 
 def _mount_taken(mount: Mapping[str, Any]) -> bool:
-    return any(mount["mountPath"] == path or mount["mountPath"].startswith(f"{path}/") for path in RESERVED_PATHS)
+    where = mount["mountPath"]
+    above = where if where.endswith("/") else f"{where}/"
+    return any(where == path or where.startswith(f"{path}/") or path.startswith(above) for path in RESERVED_PATHS)
 
 
 def _own_name(what: str) -> Rule:
@@ -237,8 +240,15 @@ MountObject: TypeAlias = Annotated[
         f"!({_MOUNT_TAKEN})",
         f'the path "{{mountPath}}" belongs to the operator ({", ".join(RESERVED_PATHS)}); mount it elsewhere',
         lambda mount: not _mount_taken(mount),
-        must=f"mountPath outside {', '.join(RESERVED_PATHS)}",
+        must=f"mountPath neither in nor above {', '.join(RESERVED_PATHS)}",
     ),
+    Rule(
+        '!self.mountPath.contains("//")',
+        'the path "{mountPath}" has "//" in it; write it with single "/"',
+        lambda mount: "//" not in mount["mountPath"],
+        must='no "//" in mountPath',
+    ),
+    _own_name("volume that is mounted"),
     Rule(
         'self.mountPath.startsWith("/")',
         'the path "{mountPath}" is not absolute; start it with "/"',

@@ -12,7 +12,7 @@ class Gpu:
     """One kind of GPU.
 
     memory_bytes is what CUDA reports as total, not the number on the box.
-    hbm_bytes_per_second and host_bytes_per_second (pinned host to device, one GPU) are roofline figures.
+    hbm_bytes_per_second is a roofline figure.
     products are values of the GPU-feature-discovery label nvidia.com/gpu.product.
     """
 
@@ -20,7 +20,6 @@ class Gpu:
     memory_bytes: int
     capability: tuple[int, int]
     hbm_bytes_per_second: int
-    host_bytes_per_second: int
     products: tuple[str, ...]
     source: str
 
@@ -30,14 +29,12 @@ class NodeClass:
     """What nodes of one kind offer to one replica.
 
     host_memory_bytes is allocatable memory; None where nobody said (then host memory is not judged).
-    count is how many such nodes were seen; 0 for a plan made without a cluster.
     """
 
     gpu: Gpu
     gpus: int
     host_memory_bytes: int | None
     product: str
-    count: int = 0
 
 
 GPUS: tuple[Gpu, ...] = (
@@ -46,7 +43,6 @@ GPUS: tuple[Gpu, ...] = (
         memory_bytes=-(-13_981 * GIB // 100),
         capability=(9, 0),
         hbm_bytes_per_second=4_800_000_000_000,
-        host_bytes_per_second=55_300_000_000,
         products=("NVIDIA-H200", "NVIDIA-H200-NVL"),
         source="139.81 GiB in public vLLM logs (139.80 with driver 580.159); host reads measured; HBM: data sheet",
     ),
@@ -55,7 +51,6 @@ GPUS: tuple[Gpu, ...] = (
         memory_bytes=-(-7_918 * GIB // 100),
         capability=(9, 0),
         hbm_bytes_per_second=3_350_000_000_000,
-        host_bytes_per_second=55_000_000_000,
         products=("NVIDIA-H100-80GB-HBM3", "NVIDIA-H100-PCIe"),
         source="79.18 GiB in a public vLLM log; bandwidth from the data sheet",
     ),
@@ -64,7 +59,6 @@ GPUS: tuple[Gpu, ...] = (
         memory_bytes=-(-7_925 * GIB // 100),
         capability=(8, 0),
         hbm_bytes_per_second=2_039_000_000_000,
-        host_bytes_per_second=25_000_000_000,
         products=("NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-80GB-PCIe"),
         source="79.25 GiB in public vLLM logs; bandwidth from the data sheet; PCIe gen4 x16",
     ),
@@ -73,7 +67,6 @@ GPUS: tuple[Gpu, ...] = (
         memory_bytes=-(-4_439 * GIB // 100),
         capability=(8, 9),
         hbm_bytes_per_second=864_000_000_000,
-        host_bytes_per_second=25_000_000_000,
         products=("NVIDIA-L40S",),
         source="data sheet (48 GB with ECC); PCIe gen4 x16",
     ),

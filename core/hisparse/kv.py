@@ -96,12 +96,23 @@ def plain_layout(
     layers = cdiv(model.layers, pipeline) + mtp_layers
     if model.is_mla:
         latent = layers * latent_row_bytes(model, kv_dtype, gpu)
-        indexers = cdiv(indexer_count(model), pipeline) + (mtp_layers if model.indexer else 0)
+        indexers = _most_indexers(model, pipeline) + (mtp_layers if model.indexer else 0)
         token = latent + indexers * indexer_row_bytes(model)
         return PlainLayout(MLA_BLOCK_TOKENS, MLA_BLOCK_TOKENS * token)
     heads = max(1, model.kv_heads // tensor)
     token = layers * 2 * heads * model.head_dim * (2 if kv_dtype == "Bf16" else 1)
     return PlainLayout(DENSE_BLOCK_TOKENS, DENSE_BLOCK_TOKENS * token)
+
+
+def _most_indexers(model: ModelFacts, pipeline: int) -> int:
+    """Indexers of the pipeline rank that holds the most."""
+    if model.indexer is None:
+        return 0
+    step = cdiv(model.layers, pipeline)
+    held = [
+        sum(first <= layer < first + step for layer in model.indexer.layers) for first in range(0, model.layers, step)
+    ]
+    return max(held)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from hisparse import estimates
-from hisparse.engine import dialect
+from hisparse.dialect import dialect
 from hisparse.kv import HiSparseLayout
 from hisparse.model import Attention
 from hisparse.plan import HostMemory, LengthRow, Limit, Mode, Resource, Seconds
@@ -31,8 +31,8 @@ def pays_above(tiered: HiSparseLayout | None, typical: LengthRow) -> int | None:
 
 def lifecycle_seconds(room: Room, mode: Mode, host: HostMemory, at_max: LengthRow) -> Seconds:
     target = room.target
-    pool = host.pool if mode is Mode.HISPARSE else 0
-    region = host.indexer_offload if mode is Mode.HISPARSE else host.pool
+    pool = host.pool * target.data if mode is Mode.HISPARSE else 0
+    region = host.indexer_offload if mode is Mode.HISPARSE else host.physical
     load = estimates.load_seconds(room.model, downloads=target.downloads_weights)
     pin = estimates.pin_seconds(pool, ranks=target.tp, shared=host.shared) + estimates.offload_pin_seconds(region)
     startup = ceil(estimates.FIXED_START_SECONDS + load + pin)
@@ -46,7 +46,6 @@ def lifecycle_seconds(room: Room, mode: Mode, host: HostMemory, at_max: LengthRo
         drain=drain,
         worker_shutdown=worker,
         termination_grace=_given(target.grace_seconds, drain + worker + _STOP_OVERHEAD),
-        stall=_given(target.stall_seconds, max(600, 2 * at_max.prefill_seconds)),
         prefill_max=at_max.prefill_seconds,
     )
 
@@ -88,13 +87,14 @@ def binding(
     requests: Fraction,
 ) -> Limit:
     target, tokens = room.target, room.target.typical
-    if seqs < int(requests):
+    held = target.data * int(requests / target.data)  # each rank holds whole requests
+    if seqs < held:
         return Limit(
             Resource.SEQUENCES,
-            f"max_num_seqs {seqs} is below the {int(requests)} requests of {tokens:,} tokens that memory holds",
-            f"raise context.maxConcurrentRequests up to {int(requests)}"
+            f"max_num_seqs {seqs} is below the {held} requests of {tokens:,} tokens that memory holds",
+            f"raise context.maxConcurrentRequests up to {held}"
             if target.max_requests
-            else f"set context.maxConcurrentRequests up to {int(requests)}",
+            else f"set context.maxConcurrentRequests up to {held}",
         )
     if tiered is not None:
         at = target.max_tokens
@@ -152,7 +152,8 @@ def warnings_of(room: Room, overhead: int) -> list[str]:
         found.append(f"KV cache in Fp8: {room.kv_reason}")
     if target.mode in {Mode.OFFLOAD, Mode.HISPARSE} and room.model.attention is not Attention.DSA:
         found.append("a dense model reads its whole KV each step: a host tier saves prefill, not HBM")
-    if not dialect(target.engine_version).checks_pool_minimum and room.model.attention is Attention.DSA:
+    spoken = dialect(target.engine_version)
+    if not (spoken.checks_pool_minimum and spoken.host_gauges) and room.model.attention is Attention.DSA:
         found.append(
             f"vLLM {target.engine_version} checks no host pool minimum and reports no host gauges; prefer 0.32 or 0.33"
         )

@@ -44,7 +44,8 @@ class ModelFacts:
     latent_rank and rope_dim describe one MLA row; 0 for dense attention.
     rope_theta is passed on where the engine's RoPE parameters are replaced; None where the config does not say.
     experts is 0 for a dense model; expert_bytes is the part of the weights that experts take (0 where not known).
-    max_positions already counts the config's own RoPE scaling; native_positions does not.
+    max_positions is what the engine takes without further scaling, native_positions what a YaRN config was scaled from.
+    weight_width is bytes per parameter.
     """
 
     name: str
@@ -61,6 +62,7 @@ class ModelFacts:
     mtp_layers: int
     experts: int
     expert_bytes: int
+    weight_width: int
     max_positions: int
     native_positions: int
     rope_theta: int | float | None
@@ -210,6 +212,7 @@ def read_config(
         indexer=indexer,
         mtp_layers=mtp,
         experts=experts,
+        weight_width=fields.bytes_per_weight(),
         expert_bytes=min(weights, expert_parameters * fields.bytes_per_weight()),
         max_positions=positions,
         native_positions=native,
@@ -284,21 +287,40 @@ class _Fields:
         )
 
     def index_layers(self, layers: int) -> tuple[int, ...]:
-        if (count := self._facts.get("indexLayers")) is not None:
-            return tuple(range(count))
+        found = self._index_pattern(layers)
+        count = self._facts.get("indexLayers", len(found))
+        if count == len(found):
+            return found
+        if count == layers:
+            return tuple(range(layers))
+        raise SpecError(
+            "spec.model.facts.indexLayers",
+            f"{count} says how many of {layers} layers own an indexer but not which (config.json says {len(found)}); "
+            "put index_topk_freq and index_skip_topk_offset, or index_topk_pattern, into model.config",
+        )
+
+    def _index_pattern(self, layers: int) -> tuple[int, ...]:
         kinds = self._get("indexer_types") or self._get("index_topk_pattern")
         if kinds:
             # "S"/"shared" layers reuse the choice of the layer before them
             return tuple(i for i in range(layers) if i >= len(kinds) or str(kinds[i]) not in ("S", "shared"))
-        every = self.number("index_topk_freq", "indexLayers", default=1) or 1
-        offset = self.number("index_skip_topk_offset", "indexLayers", default=2)
+        every, offset = self._whole("index_topk_freq", 1) or 1, self._whole("index_skip_topk_offset", 2)
         return tuple(i for i in range(layers) if max(i - offset + 1, 0) % every == 0)
 
+    def _whole(self, key: str, default: int) -> int:
+        value = self._get(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise SpecError("spec.model.config", f"{key} is {value!r}, not a whole number of at least 0; correct it")
+        return value
+
     def positions(self) -> tuple[int, int]:
-        """(native, with the config's own RoPE scaling)."""
+        """(trained positions, what the engine takes): YaRN configs give max_position_embeddings already scaled."""
         longest = self.number("max_position_embeddings", "maxPositions")
         rope = self._get("rope_scaling") or self._get("rope_parameters") or {}
-        original = rope.get("original_max_position_embeddings") if isinstance(rope, Mapping) else None
+        yarn = isinstance(rope, Mapping) and "yarn" in str(rope.get("rope_type") or rope.get("type"))
+        original = rope.get("original_max_position_embeddings") if yarn else None
         return (original if isinstance(original, int) and original > 0 else longest), longest
 
     def rope_theta(self) -> int | float | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
+from hisparse.dialect import PINNED_VERSION
 from hisparse.hardware import NodeClass
 from hisparse.kv import HiSparseLayout, PlainLayout
 from hisparse.model import ModelFacts
@@ -73,7 +74,7 @@ class LengthRow:
 class Target:
     """What one replica is asked to do: the spec without its Kubernetes side, defaults not yet worked out.
 
-    The five seconds are what spec.lifecycle sets in place of estimates.
+    The seconds are what spec.lifecycle sets in place of estimates.
     host_pool_bytes, or pool_requests x pool_tokens; neither: as much as helps and the node gives.
     engine_version is "0.33" and the like.
     """
@@ -99,7 +100,7 @@ class Target:
     indexer_offload: bool | None = None
     indexer_offload_bytes: int | None = None
     memory_bytes: int | None = None
-    engine_version: str = "0.33"
+    engine_version: str = PINNED_VERSION
     template_version: int | None = None
     rope_type: str = "Yarn"
     rope_factor: Fraction | None = None
@@ -108,7 +109,6 @@ class Target:
     startup_seconds: int | None = None
     drain_seconds: int | None = None
     worker_seconds: int | None = None
-    stall_seconds: int | None = None
     grace_seconds: int | None = None
 
     @property
@@ -132,7 +132,6 @@ class Seconds:
     drain: int
     worker_shutdown: int
     termination_grace: int
-    stall: int
     prefill_max: int
 
 
@@ -140,7 +139,8 @@ class Seconds:
 class HostMemory:
     """What one pod takes from the node.
 
-    pool is the logical host pool per data-parallel replica; physical counts every copy and the indexer offload.
+    pool is per data-parallel replica, whatever the mode; physical counts every replica, every copy and the indexer
+    offload.
     """
 
     pool: int
@@ -181,6 +181,11 @@ class Plan:
     pays_above: int | None
     limit: Limit
     warnings: tuple[str, ...]
+
+    @property
+    def max_num_seqs(self) -> int:
+        """max_requests of one data-parallel rank: each has a scheduler of its own."""
+        return -(-self.max_requests // self.target.data)
 
 
 @dataclass(frozen=True)

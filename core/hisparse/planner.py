@@ -88,7 +88,10 @@ def _best_dtype(model: ModelFacts, node: NodeClass, target: Target, *, fits: Fit
 
 
 def smallest(plans: Sequence[Plan]) -> Plan:
-    """The plan whose flags run on every class that fits: the one with the least HBM for KV, then host memory."""
+    """The plan that makes the flags: that of the class with the least HBM for KV, then the smallest pool.
+
+    A class runs it if its nodes hold this plan's pod; the caller checks that.
+    """
     return min(plans, key=lambda p: (p.kv_budget, p.host.pool, p.node.host_memory_bytes or 0, p.node.product))
 
 
@@ -139,8 +142,8 @@ def _mode(room: Room) -> tuple[Mode, str]:
     layout = tier_layout(room)
     typical = target.typical
     tier, here = (
-        layout.gpu_concurrency(room.budget // layout.gpu_block_bytes, typical),
-        plain.concurrency(blocks, typical),
+        layout.gpu_concurrency(room.budget // layout.gpu_block_bytes, typical) * target.data,
+        plain.concurrency(blocks, typical) * target.data,
     )
     most = target.max_requests
     if most is not None and here >= most:
@@ -289,25 +292,28 @@ def _without_tier(room: Room, mode: Mode, reason: str, blocks: int) -> Plan | Sh
     warnings = list(_no_effect(room))
     region = 0
     if mode is Mode.OFFLOAD:
-        region = (target.host_pool_bytes or min(_OFFLOAD_CEILING, space or _OFFLOAD_CEILING)) * target.data
+        region = _offload_region(room, space)
         warnings.append(
             "mode Offload keeps evicted prefixes in host memory; it does not raise the feasible context, since a "
             "running request is wholly in HBM"
         )
     planned = overhead_bytes(target)
     node = room.node.host_memory_bytes
-    if space is not None and (region > space or (target.memory_bytes is None and node is not None and node < planned)):
-        return _region_shortfall(room, mode, region=region, space=space)
+    if space is not None and (
+        region * target.data > space or (target.memory_bytes is None and node is not None and node < planned)
+    ):
+        return _region_shortfall(room, mode, region=region * target.data, space=space)
     host = HostMemory(
         pool=region,
-        physical=region,
+        physical=region * target.data,
         shared=False,
         indexer_offload=0,
-        shm=region + _SHM_FLOOR,
-        overhead=_overhead(target, region),
-        pod=target.memory_bytes or region + planned,
+        shm=region * target.data + _SHM_FLOOR,
+        overhead=_overhead(target, region * target.data),
+        pod=target.memory_bytes or region * target.data + planned,
     )
-    regions = (Term("offload region", region, "OffloadingConnector cpu_bytes_to_use, in /dev/shm"),) if region else ()
+    why = "OffloadingConnector cpu_bytes_to_use, in /dev/shm"
+    regions = (Term("offload region", host.physical, why),) if region else ()
     rows = tuple(_row(room, tokens, None, blocks, 0) for tokens in _lengths(target))
     return _finish(
         room,
@@ -323,6 +329,17 @@ def _without_tier(room: Room, mode: Mode, reason: str, blocks: int) -> Plan | Sh
         admission=room.plain.concurrency(blocks, target.max_tokens) * target.data,
         warnings=tuple(warnings),
     )
+
+
+def _offload_region(room: Room, space: int | None) -> int:
+    """Bytes of one data-parallel replica, every rank's part included."""
+    target, plain = room.target, room.plain
+    if target.host_pool_bytes is not None:
+        return target.host_pool_bytes
+    if target.pool_requests is not None and target.pool_tokens is not None:
+        ranks = target.tp * target.pipeline
+        return target.pool_requests * plain.request_blocks(target.pool_tokens) * plain.block_bytes * ranks
+    return _OFFLOAD_CEILING if space is None else min(_OFFLOAD_CEILING, space // target.data)
 
 
 def _region_shortfall(room: Room, mode: Mode, *, region: int, space: int) -> Shortfall:
@@ -387,7 +404,7 @@ def _row(room: Room, tokens: int, layout: HiSparseLayout | None, gpu_blocks: int
     data = room.target.data
     plain = room.plain.concurrency(room.budget // room.plain.block_bytes, tokens) * data
     tier = layout.concurrency(gpu_blocks, host_blocks, tokens) * data if layout else plain
-    gain = tier / plain if layout and plain >= 1 else None
+    gain = tier / plain if layout and plain >= data else None  # each rank has to hold one
     return LengthRow(
         tokens=tokens,
         plain=plain,
@@ -418,7 +435,7 @@ def _finish(
     target = room.target
     by_tokens = {row.tokens: row for row in rows}
     at_max, at_typical = by_tokens[target.max_tokens], by_tokens[target.typical]
-    seqs = target.max_requests or min(_MAX_REQUESTS, max(1, int(requests)))
+    seqs = target.max_requests or target.data * min(_MAX_REQUESTS, max(1, int(requests / target.data)))
     seconds = lifecycle_seconds(room, mode, host, at_max)
     return Plan(
         model=room.model,

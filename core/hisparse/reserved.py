@@ -92,6 +92,14 @@ RESERVED: Final[tuple[ReservedFlag, ...]] = tuple(
             "makes one replica of several nodes, and a replica is one pod; remove it",
             ("--nnodes", "-n", "--node-rank", "-r", "--headless", "--master-addr", "--master-port"),
         ),
+        (
+            "takes KV and hot rows for draft layers, which this release does not plan yet; remove it",
+            ("--speculative-config", "-sc"),
+        ),
+        (
+            "makes the engine speak TLS, and the launcher asks it in plain HTTP; remove it and end TLS in front",
+            ("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--enable-ssl-refresh"),
+        ),
         # what circulates and does not exist
         (f"{_GONE} this engine never swaps. Set kvTier.hostPool.size", ("--swap-space",)),
         (f"{_GONE} nothing has to be switched on. Set kvTier.mode", ("--enable-hybrid-kv",)),

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from hisparse.dialect import DIALECTS
 from hisparse.errors import SpecError, SpecErrors
 from hisparse.faults import judged
 from hisparse.fields import (
@@ -69,8 +70,7 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 KIND: Final = "HiSparseInference"
 PLURAL: Final = "hisparseinferences"
 
-# Those whose flags, logs and metrics have been read or run (facts: 0.31 has not).
-ENGINE_VERSIONS: Final = ("0.30", "0.32", "0.33")
+ENGINE_VERSIONS: Final = tuple(one.version for one in DIALECTS)
 
 # A child is "<name>-<10 of hash>", its pods add 6 more, and a label value holds 63 characters.
 MAX_NAME_LENGTH: Final = 46
@@ -257,7 +257,7 @@ class ModelFactsSpec(Strict):
     mtp_layers: Annotated[int, Between(0, 64, "set num_nextn_predict_layers of the config.json")] | None = None
     """Layers for multi-token prediction."""
     max_positions: Positive | None = None
-    """Positions that the model knows without scaling."""
+    """max_position_embeddings as the engine takes it; a YaRN config gives it already scaled."""
 
 
 class ModelSpec(Strict):
@@ -591,7 +591,8 @@ class EngineSpec(Strict):
     env: Annotated[list[EnvVar], Field(max_length=128)] | None = None
     """More environment for the engine. Variables that the operator owns are refused."""
     env_from: Annotated[list[FreeForm], Field(max_length=32)] | None = None
-    """More environment for the engine, from ConfigMaps and Secrets, as in a Pod."""
+    """More environment for the engine, from ConfigMaps and Secrets, as in a Pod. Nobody looks inside: what the operator
+    sets by name wins, anything else that they hold reaches the engine."""
     template_version: Annotated[int, Between(1, 1000, "set a version that this operator knows")] | None = None
     """Version of the pod template. It is fixed when the object is made; raise it to take new defaults."""
 
@@ -631,7 +632,6 @@ class PlacementSpec(Strict):
 
 _START = DurationBetween("1m", "24h", 'set how long loading may take, for example "40m"')
 _DRAIN = DurationBetween("0s", "2h", 'set how long running requests may finish, for example "5m"')
-_STALL = DurationBetween("1m", "24h", 'set how long an engine may show no progress, for example "10m"')
 _GRACE = DurationBetween("1s", "4h", 'set how long a pod may take to stop, for example "15m"')
 _WORKER = DurationBetween("5s", "2h", 'set how long unpinning host memory may take, for example "10m"')
 
@@ -643,8 +643,6 @@ class LifecycleSpec(Strict):
     """From the container's start until it serves."""
     drain: Annotated[str, Field(max_length=32), _DRAIN[0], _DRAIN[1]] | None = None
     """For requests that are running when a pod is asked to stop."""
-    stall: Annotated[str, Field(max_length=32), _STALL[0], _STALL[1]] | None = None
-    """Requests are running and nothing has moved for this long: the engine hangs."""
     termination_grace: Annotated[str, Field(max_length=32), _GRACE[0], _GRACE[1]] | None = None
     """From the request to stop until the pod is killed; draining and unpinning have to fit."""
     worker_shutdown: Annotated[str, Field(max_length=32), _WORKER[0], _WORKER[1]] | None = None

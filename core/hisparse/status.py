@@ -200,7 +200,7 @@ class HiSparseInferenceStatus(Reported):
     selector: str | None = None
     """Labels of the pods, for autoscalers."""
     current_revision: str | None = None
-    """Revision that serves."""
+    """Revision that was rolled out last: every wanted replica was of it and served. Absent until then."""
     update_revision: str | None = None
     """Revision that is wanted."""
     mode: ModeStatus | None = None

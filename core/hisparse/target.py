@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from hisparse.dialect import PINNED_VERSION
 from hisparse.plan import Target
 from hisparse.spec import HiSparseInferenceSpec, LifecycleSpec
 from hisparse.units import parse_duration, parse_quantity
@@ -40,7 +41,7 @@ def target_of(spec: HiSparseInferenceSpec) -> Target:
         indexer_offload=offload.enabled if offload else None,
         indexer_offload_bytes=parse_quantity(offload.size) if offload and offload.size else None,
         memory_bytes=parse_quantity(resources.memory) if resources.memory else None,
-        engine_version=(engine.version if engine else None) or "0.33",
+        engine_version=(engine.version if engine else None) or PINNED_VERSION,
         template_version=engine.template_version if engine else None,
         rope_type=rope.type.value if rope else "Yarn",
         rope_factor=Fraction(rope.factor) if rope else None,
@@ -49,7 +50,6 @@ def target_of(spec: HiSparseInferenceSpec) -> Target:
         startup_seconds=_seconds(times.startup_budget),
         drain_seconds=_seconds(times.drain),
         worker_seconds=_seconds(times.worker_shutdown),
-        stall_seconds=_seconds(times.stall),
         grace_seconds=_seconds(times.termination_grace),
     )
 

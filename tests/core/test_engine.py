@@ -9,7 +9,8 @@ from fractions import Fraction
 import pytest
 from shapes import GLM, LLAMA_8B, QWEN_72B, glm_target, h200
 
-from hisparse.engine import DIALECTS, command, dialect, environment, launch_document, serve_flags
+from hisparse.dialect import DIALECTS, dialect
+from hisparse.engine import command, environment, launch_document, serve_flags
 from hisparse.plan import Plan, Target
 from hisparse.planner import plan
 from hisparse.reserved import check_argument

@@ -188,6 +188,10 @@ def test_dense_bytes_per_token(facts: ModelFacts, dtype: str, tensor: int, expec
     assert plain_layout(facts, dtype, H200, tensor=tensor).token_bytes == expected
 
 
+def test_the_pipeline_rank_with_the_most_indexers_counts() -> None:
+    assert plain_layout(GLM, "Fp8", H200, tensor=4, pipeline=2).token_bytes == 39 * 656 + 12 * 132
+
+
 def test_a_dense_million_tokens_take_160_gib() -> None:
     assert plain_layout(DENSE_32B, "Bf16", H200, tensor=1).token_bytes * MILLION == 160 * GIB
 

@@ -93,6 +93,27 @@ def test_index_share(changes: dict[str, Any], layers: tuple[int, ...]) -> None:
     assert facts.indexer.layers == layers
 
 
+@pytest.mark.parametrize(("count", "layers"), [(4, (0, 1, 2, 6)), (8, tuple(range(8)))], ids=["as its pattern", "all"])
+def test_a_count_of_indexers_that_says_which(count: int, layers: tuple[int, ...]) -> None:
+    config = DSA | {"index_topk_freq": 4, "index_skip_topk_offset": 3}
+    facts = read(config, ModelFactsSpec(index_layers=count))
+    assert facts.indexer is not None
+    assert facts.indexer.layers == layers
+
+
+def test_a_count_of_indexers_that_does_not_say_which_is_refused() -> None:
+    with pytest.raises(SpecError, match="but not which"):
+        read(DSA, ModelFactsSpec(index_layers=5))
+
+
+def test_only_yarn_has_trained_positions_below_the_engines_own() -> None:
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}
+    assert read(LLAMA | {"rope_scaling": llama3}).native_positions == 8192 == LLAMA["max_position_embeddings"]
+    assert read(LLAMA | {"max_position_embeddings": 131_072, "rope_scaling": llama3}).native_positions == 131_072
+    assert read(LLAMA | {"rope_scaling": yarn}).native_positions == 2048
+
+
 def test_mla_without_an_indexer() -> None:
     facts = read(DSA | {"architectures": ["DeepseekV3ForCausalLM"]})
     assert facts.attention is Attention.MLA

@@ -196,6 +196,32 @@ class TestAutoIsHeldToTheRulesOfWhatItEndsIn:
         assert any("stay idle" in warning for warning in got.warnings)
 
 
+class TestDataParallel:
+    """Each rank has a scheduler, KV and a pool of its own; what a plan promises is for all of them."""
+
+    def test_sequences_are_per_rank(self) -> None:
+        one = fits(LLAMA_8B, h200(1), Target(max_tokens=131_072, gpus=1))
+        eight = fits(LLAMA_8B, h200(8), Target(max_tokens=131_072, gpus=8, tensor=1, data=8))
+        assert one.max_num_seqs == eight.max_num_seqs
+        assert eight.at_max.tier == 8 * one.at_max.tier
+
+    def test_auto_compares_whole_replicas(self) -> None:
+        half = glm_target(max_tokens=131_072, tensor=4, data=2, expert=True)
+        got = fits(GLM, h200(memory=8 * TIB), half)
+        assert got.at_typical.gain is not None
+        said = re.match(r"([\d.]+) times", got.mode_reason)
+        assert said is not None, got.mode_reason
+        assert float(got.at_typical.gain) == pytest.approx(float(said[1]), abs=0.02)
+
+    def test_offload_is_shared_out(self) -> None:
+        got = fits(LLAMA_8B, h200(8, 200 * GIB), Target(max_tokens=8192, gpus=8, tensor=1, data=8, mode="Offload"))
+        assert got.host.physical == 8 * got.host.pool <= 152 * GIB
+
+    def test_offload_for_requests_at_tokens(self) -> None:
+        target = Target(max_tokens=131_072, gpus=1, mode="Offload", pool_requests=10, pool_tokens=131_072)
+        assert fits(LLAMA_8B, h200(1), target).host.pool == 160 * GIB
+
+
 class TestHardware:
     def test_sparse_attention_needs_hopper(self) -> None:
         got = falls_short(replace(GLM, weight_bytes=300 * GIB), OLD, glm_target(max_tokens=131_072))

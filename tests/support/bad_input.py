@@ -110,7 +110,6 @@ FULL_SPEC: dict[str, Any] = {
     "lifecycle": {
         "startupBudget": "40m",
         "drain": "5m",
-        "stall": "1.5h",
         "terminationGrace": "20m",
         "workerShutdown": "10m",
     },
@@ -673,6 +672,26 @@ BAD_INPUT: tuple[BadInput, ...] = (
         metadata={"name": "glm-5.3"},
     ),
     BadInput("a name in unicode", "metadata.name", ("größe",), metadata={"name": "größe"}, judged_by="schema"),
+    BadInput(
+        "a mount above what the operator mounts",
+        "spec.podTemplate.volumeMounts[0]",
+        ("/dev", "belongs to the operator"),
+        {"podTemplate": {"volumeMounts": [{"name": "devices", "mountPath": "/dev"}]}},
+    ),
+    BadInput(
+        "a mount of the operator's own volume",
+        "spec.podTemplate.volumeMounts[0]",
+        ("hisparse-cache", "belongs to the operator"),
+        {"podTemplate": {"volumeMounts": [{"name": "hisparse-cache", "mountPath": "/data"}]}},
+    ),
+    BadInput(
+        "a mount with two slashes",
+        "spec.podTemplate.volumeMounts[0]",
+        ("//dev/shm", "single"),
+        {"podTemplate": {"volumeMounts": [{"name": "shm", "mountPath": "//dev/shm"}]}},
+    ),
+    _flag("draft layers that nobody planned", "--speculative-config", "does not plan"),
+    _flag("TLS that the launcher cannot speak", "--ssl-keyfile", "plain HTTP"),
     # --- what only the plan can know
     BadInput(
         "a context above what the model knows",

@@ -138,7 +138,6 @@ def _plan(question: Question, plan: Plan, *, in_cluster: bool) -> _Json:
             "drain": seconds.drain,
             "workerShutdown": seconds.worker_shutdown,
             "terminationGrace": seconds.termination_grace,
-            "stall": seconds.stall,
             "prefillMax": seconds.prefill_max,
         },
         "limit": _limit(plan.limit),
