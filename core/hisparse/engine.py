@@ -134,13 +134,14 @@ def environment(plan: Plan) -> tuple[EnvVar, ...]:
     )
 
 
-def launch_document(plan: Plan, *, served_name: str, engine_port: int, launcher_port: int) -> dict[str, Any]:
+def launch_document(
+    plan: Plan, *, served_name: str, engine_port: int, launcher_port: int, drain_key: str = ""
+) -> dict[str, Any]:
     """plan.json as hisparse-launch reads it (engine_image/README.md)."""
     target, seconds = plan.target, plan.seconds
     return {
         "schema": LAUNCH_SCHEMA,
         "engine": {
-            "version": target.engine_version,
             "port": engine_port,
             "servedName": served_name,
             "startupSeconds": seconds.startup_budget,
@@ -148,7 +149,7 @@ def launch_document(plan: Plan, *, served_name: str, engine_port: int, launcher_
             "endpointGraceSeconds": ENDPOINT_GRACE_SECONDS,
             "shutdownSeconds": seconds.worker_shutdown,
         },
-        "launcher": {"port": launcher_port},
+        "launcher": {"port": launcher_port} | ({"drainKey": drain_key} if drain_key else {}),
         "memory": {
             "shmBytes": (plan.host.pool * target.data if plan.host.shared else 0) + _region_bytes(plan),
             "hostPoolBytes": plan.host.pool * target.data if plan.mode is Mode.HISPARSE else 0,

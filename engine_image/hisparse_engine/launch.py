@@ -108,7 +108,7 @@ def _preflight(plan: Plan, container: Container) -> bool:
 def _serve(plan: Plan, command: tuple[str, ...], container: Container) -> int:
     watch = Watch(plan.engine, Engine(plan.engine.port, readiness.api_key(command, os.environ)), say)
     try:
-        server = listen(plan.launcher_port, watch)
+        server = listen(plan.launcher_port, watch, plan.drain_key)
     except OSError as error:
         return fail(BAD_USAGE, f"launcher.port: {plan.launcher_port} cannot be opened ({error}); choose a free one")
     server.serve()

@@ -20,7 +20,6 @@ class EnginePlan:
     """The engine process: where it answers and how long each phase of its life may take."""
 
     served_name: str
-    version: str = "unknown"
     port: int = 8000
     startup_s: float = 1800.0
     drain_s: float = 300.0
@@ -45,6 +44,7 @@ class Plan:
     engine: EnginePlan
     memory: MemoryPlan
     launcher_port: int = 8001
+    drain_key: str = ""
 
 
 def parse(text: str) -> Plan:
@@ -65,7 +65,6 @@ def parse(text: str) -> Plan:
     return Plan(
         engine=EnginePlan(
             served_name=_text(engine, "engine", "servedName", None),
-            version=_text(engine, "engine", "version", EnginePlan.version),
             port=_port(engine, "engine", EnginePlan.port),
             startup_s=_seconds(engine, "startupSeconds", EnginePlan.startup_s),
             drain_s=_seconds(engine, "drainSeconds", EnginePlan.drain_s),
@@ -79,6 +78,7 @@ def parse(text: str) -> Plan:
             tensor_parallel=_whole(memory, "memory", "tensorParallel", MemoryPlan.tensor_parallel, at_least=1),
         ),
         launcher_port=_port(launcher, "launcher", Plan.launcher_port),
+        drain_key=_key(launcher),
     )
 
 
@@ -95,6 +95,13 @@ def _text(section: dict[str, Any], parent: str, key: str, default: str | None) -
         raise PlanError(f"{parent}.{key} is missing; it names the model as /v1/models lists it")
     if not isinstance(value, str) or not value:
         raise PlanError(f"{parent}.{key}: {value!r} is not a text with at least one character")
+    return value
+
+
+def _key(launcher: dict[str, Any]) -> str:
+    value = launcher.get("drainKey", "")
+    if not isinstance(value, str):
+        raise PlanError(f"launcher.drainKey: {_kind(value)} is not a text")
     return value
 
 

@@ -81,7 +81,7 @@ def limit_bytes(texts: tuple[str, ...]) -> int | None:
 def kernel_version(release: str) -> tuple[int, int] | None:
     """`5.14.0-427.el9` -> (5, 14)."""
     major, _, rest = release.partition(".")
-    minor = "".join(rest.partition(".")[0].partition("-")[0])
+    minor = rest.partition(".")[0].partition("-")[0]
     return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
 
 

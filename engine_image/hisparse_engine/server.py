@@ -1,5 +1,6 @@
 """The launcher's own HTTP server: probes and drain."""
 
+import hmac
 import socket
 import threading
 from contextlib import suppress
@@ -9,6 +10,8 @@ from hisparse_engine.readiness import OK, UNAVAILABLE
 from hisparse_engine.watch import Watch
 
 NOT_FOUND = 404
+FORBIDDEN = 403
+DRAIN_KEY_HEADER = "X-Hisparse-Drain-Key"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -25,7 +28,9 @@ class Handler(BaseHTTPRequestHandler):
         watch = self.server.watch
         probes = {"/readyz": watch.ready, "/livez": watch.alive, "/startedz": watch.started}
         path = self.path.partition("?")[0]
-        if path == "/drain":
+        if path == "/drain" and not self._may_drain():
+            self._reply(FORBIDDEN, f"the drain needs the header {DRAIN_KEY_HEADER} with launcher.drainKey of the plan")
+        elif path == "/drain":
             watch.begin_drain()
             self._reply(OK, watch.wait_drained())
         elif path in probes:
@@ -33,6 +38,11 @@ class Handler(BaseHTTPRequestHandler):
             self._reply(OK if answer.ok else UNAVAILABLE, f"{answer.reason}: {answer.line}")
         else:
             self._reply(NOT_FOUND, "there are /readyz, /livez, /startedz and /drain")
+
+    def _may_drain(self) -> bool:
+        """A drain is for good, and an engine that fetches URLs for its users can be made to ask for this one."""
+        given = self.headers.get(DRAIN_KEY_HEADER, "")
+        return hmac.compare_digest(given.encode(), self.server.drain_key.encode()) or not self.server.drain_key
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         """Say nothing: probes come every few seconds."""
@@ -53,8 +63,9 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, port: int, watch: Watch, family: socket.AddressFamily) -> None:
+    def __init__(self, port: int, watch: Watch, family: socket.AddressFamily, drain_key: str) -> None:
         self.watch = watch
+        self.drain_key = drain_key
         self.address_family = family
         super().__init__(("", port), Handler)
 
@@ -79,9 +90,9 @@ class Server(ThreadingHTTPServer):
         self.server_close()
 
 
-def listen(port: int, watch: Watch) -> Server:
+def listen(port: int, watch: Watch, drain_key: str = "") -> Server:
     """Open the port; raises OSError when it is taken."""
     if socket.has_dualstack_ipv6():
         with suppress(OSError):
-            return Server(port, watch, socket.AF_INET6)
-    return Server(port, watch, socket.AF_INET)
+            return Server(port, watch, socket.AF_INET6, drain_key)
+    return Server(port, watch, socket.AF_INET, drain_key)

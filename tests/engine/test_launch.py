@@ -45,11 +45,13 @@ def wait_until(question: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
-def get(port: int, path: str, timeout_s: float = LONGEST_WAIT_S) -> tuple[int, str]:
+def get(
+    port: int, path: str, headers: dict[str, str] | None = None, timeout_s: float = LONGEST_WAIT_S
+) -> tuple[int, str]:
     """Status and text of one GET; status 0 while nobody listens."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=headers or {})
         with connection.getresponse() as response:
             return response.status, response.read().decode()
     except ConnectionRefusedError:
@@ -137,8 +139,8 @@ class Lab:
 
         wait_until(holds, f"{path} answers {status} with {text!r}")
 
-    def ask(self, path: str) -> tuple[int, str]:
-        return get(self.launcher_port, path)
+    def ask(self, path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
+        return get(self.launcher_port, path, headers)
 
     def tell(self, number: signal.Signals) -> None:
         assert self.process
@@ -381,6 +383,17 @@ def test_drain_waits_for_the_running_request_for_two_callers_at_once(lab: Lab) -
     assert lab.ask("/drain") == answers[0]
     assert lab.ask("/readyz")[0] == 503
     assert lab.read("signals") == ""
+
+
+def test_a_drain_with_a_key_is_not_for_everybody(lab: Lab) -> None:
+    lab.plan["launcher"]["drainKey"] = "a-key"
+    lab.launch_ready()
+    status, line = lab.ask("/drain")
+    assert (status, "X-Hisparse-Drain-Key" in line) == (403, True)
+    assert lab.ask("/drain", headers={"X-Hisparse-Drain-Key": "another"})[0] == 403
+    assert lab.ask("/readyz")[0] == 200, "nothing drains"
+    assert lab.ask("/drain", headers={"X-Hisparse-Drain-Key": "a-key"})[0] == 200
+    assert lab.ask("/readyz")[0] == 503
 
 
 def test_drain_gives_endpoints_time_to_go(lab: Lab) -> None:
