@@ -44,7 +44,8 @@ class Metrics:
         )
         self._reconciles = prometheus.Counter(
             "hisparse_operator_reconciles",
-            "Passes by result: ok, wrote, taken (a child belongs to somebody else), spec, transient, refused, bug.",
+            "Passes by result: ok, wrote, look (status alone, while writes wait), taken (somebody else has a child), "
+            "spec, transient, refused, bug.",
             ["result"],
             registry=self.registry,
         )

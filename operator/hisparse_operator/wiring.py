@@ -114,8 +114,12 @@ class Operator:
         async with _task(self._lag.watch()), health.serving(pages, self._options.host, self._options.port) as port:
             log.info("started", version=own_version(), identity=self._identity, port=port)
             with _signals(stop):
-                if not await _first(self._leader.acquire(), stop.wait()):
-                    return 0
+                try:
+                    if not await _first(self._leader.acquire(), stop.wait()):
+                        return 0
+                except ApiError as error:
+                    _tell("lease", error)
+                    return 1
                 self._leads = True
                 return await self._lead(stop)
 
@@ -129,9 +133,12 @@ class Operator:
         ]
         others.append(asyncio.create_task(self._watch(stop), name="watches"))
         done, _ = await asyncio.wait([*workers, *others], return_when=asyncio.FIRST_COMPLETED)
+        told: set[str] = set()
         for task in done:
             if error := task.exception():
-                log.error("ended", task=task.get_name(), exc_info=error)
+                if (said := cause(error)) not in told:
+                    _tell(task.get_name(), error)
+                told |= {said} if said else set()
             else:
                 log.info("ended", task=task.get_name())
         await self._end(workers, others)
@@ -213,10 +220,10 @@ class Operator:
         except Transient as error:
             log.warning("not listed", error=str(error))
             return False
-        except ApiError:
+        except ApiError as error:
             if not count:
                 raise  # at the start: missing rights, and nothing works without
-            log.exception("not listed")
+            log.error("not listed", error=cause(error) or str(error))  # noqa: TRY400 - no bug, the text says it all
             return False
         return True
 
@@ -285,6 +292,34 @@ async def run(options: Options, decisions: Decisions) -> int:
     ):
         hub = HuggingFace(session, options.hub) if options.hub else NoHub()
         return await Operator(options, decisions, api, lease_api, metrics, hub).run()
+
+
+def cause(error: BaseException) -> str | None:
+    """What ended the operator, in a sentence with the next step; None for what needs its traceback."""
+    # kopf's own errors have a status too
+    match getattr(error, "status", None):
+        case 401:
+            return f"the API server does not know who we are ({error}): renew the credentials and start it again"
+        case 403:
+            return (
+                f"a right is missing ({error}): apply operator/deploy/rbac.yaml for the user that the operator runs as "
+                "and start it again"
+            )
+        case 404:
+            return (
+                f"the API server does not know {INFERENCE.plural}.{INFERENCE.group} any more ({error}): somebody has "
+                "deleted the CRD, and with it every object; install crds/ again and start the operator, which waits "
+                "for the CRD"
+            )
+        case _:
+            return None
+
+
+def _tell(task: str, error: BaseException) -> None:
+    if (said := cause(error)) is not None:
+        log.error("ended", task=task, error=said)
+    else:
+        log.error("ended", task=task, exc_info=error)
 
 
 def _edited(change: Change) -> bool:

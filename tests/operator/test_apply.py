@@ -10,8 +10,9 @@ import pytest
 import pytest_asyncio
 
 from hisparse.errors import Transient
-from hisparse_operator.cluster.apply import Applied, Applier, ChildTakenError
+from hisparse_operator.cluster.apply import REPEAT_RARELY_S, Applied, Applier, ChildTakenError
 from hisparse_operator.cluster.cache import Cache
+from hisparse_operator.cluster.contest import Contest
 from hisparse_operator.cluster.kube import Api, ApiError, Conflict, LeaseLostError, load_configuration
 from hisparse_operator.cluster.ownership import in_place
 from hisparse_operator.kinds import BY_NAME, EVENT, FIELD_MANAGER, INFERENCE, STATUS_MANAGER, Kind
@@ -347,16 +348,134 @@ async def test_an_event_is_posted_once_and_counted_when_it_comes_back(scene: Sce
     applier = await scene.applier()
     starting = Outcome(events=(Event("Normal", "Starting", "0 of 1 engines ready"),))
     assert (await applier.apply(scene.inference, starting)).events == 1
-    assert (await applier.apply(scene.inference, starting)).events == 0
-    scene.now += timedelta(minutes=11)
-    assert (await applier.apply(scene.inference, starting)).events == 1
+    assert (await applier.apply(scene.inference, starting)).events == 0, "in the same breath"
+    scene.now += timedelta(seconds=11)
+    assert (await applier.apply(scene.inference, starting)).events == 1, "an outage that comes back is told"
     found, _ = await scene.api.list(EVENT, scene.namespace)
     (event,) = [one for one in found if one["involvedObject"]["kind"] == INFERENCE.kind]
     assert (event["count"], event["reportingComponent"], event["lastTimestamp"]) == (
         2,
         "hisparse-operator",
-        "2026-11-29T12:11:00Z",
+        "2026-11-29T12:00:11Z",
     )
+
+
+async def test_an_event_that_each_try_posts_again_is_counted_rarely(scene: Scene) -> None:
+    applier, refused = await scene.applier(), Event("Warning", "Refused", "no")
+    assert await applier.post(scene.inference, refused, repeat_s=REPEAT_RARELY_S)
+    scene.now += timedelta(minutes=9)
+    assert not await applier.post(scene.inference, refused, repeat_s=REPEAT_RARELY_S)
+    scene.now += timedelta(minutes=2)
+    assert await applier.post(scene.inference, refused, repeat_s=REPEAT_RARELY_S)
+
+
+async def test_a_long_event_is_cut_after_a_word(scene: Scene) -> None:
+    applier = await scene.applier()
+    assert await applier.post(scene.inference, Event("Warning", "Refused", "word " * 1000))
+    found, _ = await scene.api.list(EVENT, scene.namespace)
+    (event,) = [one for one in found if one["involvedObject"]["kind"] == INFERENCE.kind]
+    assert event["message"].endswith("word ...")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def contested_events(scene: Scene) -> list[str]:
+    found, _ = await scene.api.list(EVENT, scene.namespace)
+    return [one["message"] for one in found if one["reason"] == "WriteContested"]
+
+
+async def test_of_two_that_write_one_status_each_writes_it_more_and_more_rarely(scene: Scene) -> None:
+    clock = Clock()
+    ours = Applier(scene.api, cache := await scene.cache(), lambda: scene.now, contest=Contest(clock))
+    writes = 0
+    for number in range(500):
+        clock.now += 0.02
+        # the other one has our name, as a second operator has
+        theirs = {**scene.inference, "metadata": {"namespace": scene.namespace, "name": "glm"}}
+        document = {key: theirs[key] for key in ("apiVersion", "kind", "metadata")} | {
+            "status": status(replicas=number)
+        }
+        cache.put(
+            INFERENCE, await scene.api.apply(INFERENCE, document, STATUS_MANAGER, force=True, subresource="status")
+        )
+        live = cache.get(INFERENCE, scene.namespace, "glm")
+        assert live is not None
+        applied = await ours.apply(live, Outcome(status=status("Ready", replicas=1000), events=()))
+        writes += applied.status
+        assert applied.status or (applied.again_s or 0) > 0, "it says when to come back"
+        if number > 60 and not applied.status:
+            break
+    assert writes <= 6
+    (told,) = await contested_events(scene)
+    assert "two operators serve this namespace" in told
+    clock.now += 1000
+    live = await scene.live(INFERENCE)
+    assert (await ours.apply(live, Outcome(status=status("Ready", replicas=1001)))).status, "later it is written again"
+
+
+async def test_a_rollout_may_write_the_status_as_often_as_it_likes(scene: Scene) -> None:
+    ours = Applier(scene.api, cache := await scene.cache(), lambda: scene.now, contest=Contest(Clock()))
+    for number in range(30):
+        live = cache.get(INFERENCE, scene.namespace, "glm")
+        assert live is not None
+        assert (await ours.apply(live, Outcome(status=status("Ready", replicas=number)))).status
+    assert await contested_events(scene) == []
+
+
+async def test_a_child_that_somebody_keeps_changing_is_put_back_more_and_more_rarely(scene: Scene) -> None:
+    clock = Clock()
+    ours = Applier(scene.api, cache := await scene.cache(), lambda: scene.now, contest=Contest(clock))
+    wanted = Outcome(apply=(scene.config_map(a="1"), scene.child("v1", "ServiceAccount")))
+    assert (await ours.apply(scene.inference, wanted)).children == 2
+    writes = 0
+    for number in range(20):
+        clock.now += 0.1
+        theirs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": scene.namespace, "name": "glm"}}
+        await scene.api.apply(CONFIG_MAP, theirs | {"data": {"a": f"theirs {number}"}}, "argocd", force=True)
+        cache.put(CONFIG_MAP, await scene.live(CONFIG_MAP))
+        applied = await ours.apply(scene.inference, wanted)
+        writes += applied.children
+        assert applied.children or (applied.again_s or 0) > 0
+    assert writes <= 6
+    (told,) = await contested_events(scene)
+    assert "ConfigMap glm was changed" in told
+    assert 'Field manager "argocd" writes it too' in told
+    other = Outcome(apply=(scene.config_map(a="2"),))
+    assert (await ours.apply(scene.inference, other)).children == 1, "what we did not write before is no repetition"
+    edited = {**scene.inference, "metadata": {**scene.inference["metadata"], "generation": 2}}
+    await scene.edit(CONFIG_MAP, {"data": {"a": "theirs"}})
+    cache.put(CONFIG_MAP, await scene.live(CONFIG_MAP))
+    assert (await ours.apply(edited, other)).children == 1, "an edit of the object begins anew"
+
+
+async def test_while_a_replica_set_is_fought_over_nothing_that_counts_on_it_is_written(scene: Scene) -> None:
+    clock = Clock()
+    ours = Applier(scene.api, cache := await scene.cache(), lambda: scene.now, contest=Contest(clock))
+    first = everything(scene)[-1]
+    second = deepcopy(first) | {"metadata": first["metadata"] | {"name": "second"}}
+    kind = BY_NAME["apps/v1", "ReplicaSet"]
+    await ours.apply(scene.inference, Outcome(apply=(first,)))
+    for number in range(7):
+        await scene.edit(kind, {"spec": {"replicas": number + 1, "minReadySeconds": number}})
+        cache.put(kind, await scene.live(kind))
+        applied = await ours.apply(scene.inference, Outcome(apply=(first,)))
+    assert applied.again_s
+    gone = Ref("apps/v1", "ReplicaSet", "glm", cache.get(kind, scene.namespace, "glm")["metadata"]["uid"])  # type: ignore[index]
+    applied = await ours.apply(scene.inference, Outcome(apply=(first, second), delete=(gone,)))
+    assert applied.children == 0
+
+
+async def test_a_refusal_says_what_was_refused(scene: Scene) -> None:
+    wanted = deepcopy(everything(scene)[-1])
+    wanted["spec"]["template"]["spec"]["tolerations"].append({"bogus": 1})
+    with pytest.raises(ApiError, match="field not declared in schema") as caught:
+        await (await scene.applier()).apply(scene.inference, Outcome(apply=(wanted,)))
+    assert caught.value.document == wanted
 
 
 async def test_nothing_is_written_without_the_lease(scene: Scene) -> None:

@@ -8,7 +8,8 @@ from simulator import H200, SETTINGS, dense, node
 from hisparse.model import facts_for
 from hisparse.spec import parse_spec
 from hisparse_operator.decide import admission
-from hisparse_operator.decide.capacity import Needs, survey
+from hisparse_operator.decide.capacity import DEFAULT_TOLERATION, GPU_RESOURCE, Needs, survey
+from hisparse_operator.decide.places import Places
 from hisparse_operator.decide.planning import Planned, plan_for
 
 TAINT = {"key": "team", "value": "vision", "effect": "NoSchedule"}
@@ -39,6 +40,9 @@ ZONE_A = {
         pytest.param(node("n"), {"affinity": ZONE_A}, "SelectorMismatch", id="required node affinity"),
         pytest.param(node("n"), {"disk_bytes": 2**50}, "LocalDiskInsufficient", id="no room for the download"),
         pytest.param(node("n"), {"memory_bytes": 2**50}, "HostMemoryInsufficient", id="resources.memory is too much"),
+        pytest.param(node("n"), {"cpu": "5000"}, "CPUInsufficient", id="resources.cpu is too much"),
+        pytest.param(node("n"), {"cpu": "192"}, None, id="every core of the node"),
+        pytest.param(node("n"), {"cpu": "192001m"}, "CPUInsufficient", id="a thousandth of a core too much"),
         pytest.param(node("n"), {"gpu_resource": "nvidia.com/mig"}, "NoGPUs", id="another resource name"),
     ],
 )
@@ -203,9 +207,72 @@ def test_the_flags_come_from_the_smallest_kind_of_node() -> None:
     assert both.plan.node.product == "NVIDIA-L40S"
 
 
+def test_local_disk_advises_what_helps() -> None:
+    named_it = planned([node("a")], resources={"gpus": 8, "ephemeralStorage": "900Ti"}).message
+    assert "resources.ephemeralStorage is 900.00 TiB; lower it" in named_it
+    assert "model.cache" not in named_it
+    small = node("a")
+    small["status"]["allocatable"]["ephemeral-storage"] = "1Gi"
+    assert "set model.cache" in planned([small]).message
+
+
+def test_cpu_that_no_node_has_does_not_fit() -> None:
+    got = planned([node("a")], resources={"gpus": 8, "cpu": "5000"})
+    assert f"{got.status}/{got.reason}" == "False/NoMatchingNodes"
+    assert "a has 192 CPUs and a replica takes 5000; lower resources.cpu" in got.message
+
+
+def test_a_small_node_that_holds_back_the_plan_of_all_is_named() -> None:
+    small = node("old-7", product="NVIDIA-L40S", memory="1Ti")
+    (note,) = planned([node("a"), node("b"), small]).notes
+    assert note == (
+        "planned for NVIDIA-L40S because of node old-7, and 2 nodes with NVIDIA-H200 could hold more; set "
+        "resources.gpuProducts [NVIDIA-H200] to plan for it"
+    )
+    assert planned([node("a"), node("b")]).notes == ()
+    assert planned([node("a"), small], **named(H200)).notes == ()
+
+
+TEMPLATE: dict[str, Any] = {
+    "spec": {
+        "containers": [{"name": "engine", "resources": {"requests": {"cpu": "8", "memory": "1Ti", GPU_RESOURCE: "8"}}}],
+        "nodeSelector": {"kubernetes.io/hostname": "n"},
+        "affinity": {},
+        "tolerations": [DEFAULT_TOLERATION],
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("one", "why"),
+    [
+        (node("n"), ""),
+        (node("n", taints=[GPU_TAINT]), ""),
+        (node("n", unschedulable=True), "is cordoned"),
+        (node("n", taints=[TAINT]), "has the taint team=vision:NoSchedule"),
+        (node("m"), "does not exist any more"),
+        (node("n", memory="512Gi"), "has 512Gi memory and a pod takes 1Ti"),
+        (node("n", gpus=4), "has 4 nvidia.com/gpu and a pod takes 8"),
+    ],
+)
+def test_a_node_is_judged_for_a_frozen_template(one: dict[str, Any], why: str) -> None:
+    places = Places([one], TEMPLATE)
+    assert places.why_not("n") == why
+    assert places.may_hold("n") is (why == "")
+    assert Places(None, TEMPLATE).may_hold("n")
+
+
+def test_places_cover_those_of_a_template_that_may_be_in_fewer() -> None:
+    anywhere = {"spec": {key: value for key, value in TEMPLATE["spec"].items() if key != "nodeSelector"}}
+    both = [node("n"), node("m")]
+    assert Places(both, anywhere).covers(Places(both, TEMPLATE))
+    assert not Places(both, TEMPLATE).covers(Places(both, anywhere))
+    assert Places(None, TEMPLATE).covers(Places(None, anywhere))
+
+
 def test_lifecycle_overrides_the_estimates() -> None:
-    got = planned([node("a")], lifecycle={"startupBudget": "2h", "workerShutdown": "20m", "stall": "1h"})
+    got = planned([node("a")], lifecycle={"startupBudget": "2h", "workerShutdown": "20m"})
     assert got.plan is not None
     seconds = got.plan.seconds
-    assert (seconds.startup_budget, seconds.worker_shutdown, seconds.stall) == (7200, 1200, 3600)
+    assert (seconds.startup_budget, seconds.worker_shutdown) == (7200, 1200)
     assert seconds.termination_grace >= seconds.drain + 1200

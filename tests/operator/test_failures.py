@@ -86,6 +86,18 @@ def read(raw: dict[str, Any]) -> pods.EnginePod:
             id="killed long before that",
         ),
         pytest.param(
+            waiting("CrashLoopBackOff", exitCode=1, reason="Error") | {"restartCount": 0},
+            Reason.CRASH_LOOP,
+            ("once", "exit code 1"),
+            id="crash loop before the kubelet counts a restart",
+        ),
+        pytest.param(
+            waiting("CrashLoopBackOff", "back-off 5m0s restarting failed container"),
+            Reason.CRASH_LOOP,
+            ("back-off 5m0s",),
+            id="crash loop without a last state",
+        ),
+        pytest.param(
             {"state": {"terminated": {"exitCode": 3, "reason": "Error"}}},
             Reason.CRASH_LOOP,
             ("once", "exit code 3"),
@@ -114,6 +126,12 @@ def test_a_pod_that_is_ready_is_in_no_trouble_whatever_happened_before() -> None
     assert failures.trouble_of(read(pod(crashed, conditions=[{"type": "Ready", "status": "True"}]))) is None
 
 
+def test_a_pod_that_crashed_is_not_fresh_whatever_the_kubelet_counts() -> None:
+    assert read(pod()).fresh
+    assert not read(pod(waiting("CrashLoopBackOff", exitCode=1) | {"restartCount": 0})).fresh
+    assert not read(pod(waiting("CrashLoopBackOff"))).fresh
+
+
 def test_an_init_container_is_in_trouble_too() -> None:
     raw = pod(initContainerStatuses=[{"name": "hisparse-install", **waiting("ErrImagePull", "401")}])
     found = failures.trouble_of(read(raw))
@@ -132,6 +150,21 @@ def test_an_init_container_is_in_trouble_too() -> None:
         pytest.param("3 Insufficient example.com/gpu", Reason.INSUFFICIENT_GPU, id="a GPU resource of another name"),
         pytest.param("2 Insufficient memory", Reason.INSUFFICIENT_MEMORY, id="memory"),
         pytest.param("1 node(s) had untolerated taint {team: vision}", Reason.TAINT_MISMATCH, id="taint"),
+        pytest.param(
+            "0/2 nodes are available: 2 node(s) had untolerated taint {node.kubernetes.io/unschedulable: }",
+            Reason.NODES_CORDONED,
+            id="cordoned: a taint that nobody should tolerate",
+        ),
+        pytest.param("0/2 nodes are available: 2 node(s) were unschedulable", Reason.NODES_CORDONED, id="cordoned"),
+        pytest.param(
+            "1 node(s) had untolerated taint {node.kubernetes.io/unreachable: }", Reason.UNSCHEDULABLE, id="down"
+        ),
+        pytest.param(
+            "1 node(s) had untolerated taint {node.kubernetes.io/unschedulable: }, 1 node(s) had untolerated taint "
+            "{team: vision}",
+            Reason.TAINT_MISMATCH,
+            id="cordoned and tainted",
+        ),
         pytest.param('persistentvolumeclaim "w" not found', Reason.PVC_NOT_BOUND, id="claim"),
         pytest.param("pod has unbound immediate PersistentVolumeClaims", Reason.PVC_NOT_BOUND, id="claim not bound"),
         pytest.param("3 node(s) didn't match Pod's node affinity/selector", Reason.UNSCHEDULABLE, id="anything else"),

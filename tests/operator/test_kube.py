@@ -32,6 +32,19 @@ def body(reason: str, message: str = "m") -> bytes:
         pytest.param(429, body("TooManyRequests"), "7", Transient, 7, id="slow down"),
         pytest.param(429, b"", "Wed, 21 Oct 2015 07:28:00 GMT", Transient, 0, id="a date is not read"),
         pytest.param(503, b"<html>no backend</html>", "1", Transient, 1, id="a page of a proxy"),
+        pytest.param(
+            500,
+            body("", "failed to create typed patch object (n/x; v1, Kind=Pod): .y: no"),
+            None,
+            ApiError,
+            None,
+            id="typo",
+        ),
+        pytest.param(
+            500, body("", "failed to convert new object (n/x; v1, Kind=Pod): no"), None, ApiError, None, id="a quantity"
+        ),
+        pytest.param(500, body("InternalError", "failed calling webhook"), None, Transient, 0, id="a webhook"),
+        pytest.param(503, body("", "failed to create typed patch object"), None, Transient, 0, id="not only by words"),
         pytest.param(500, b"null", None, Transient, 0, id="nothing at all"),
     ],
 )

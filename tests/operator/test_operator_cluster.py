@@ -84,6 +84,9 @@ def test_what_somebody_else_controls_is_left_alone_and_told(space: Namespace) ->
     )
     assert found["status"] == "False"
     assert "Service glm exists and belongs to somebody else" in found["message"]
+    going = space.condition("Progressing")
+    assert (going["status"], going["reason"]) == ("False", "ChildConflict")
+    assert "updateRevision" not in space.inference()["status"], "none was written"
     after = space.kubectl("-n", space.name, "get", "service", "glm", "-o", "jsonpath={.metadata.resourceVersion}")
     assert before.stdout == after.stdout
     assert space.children() == {}, "nothing is half applied"

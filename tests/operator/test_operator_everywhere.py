@@ -53,6 +53,9 @@ def test_it_waits_for_the_crd_and_ends_when_the_crd_goes(everywhere: Namespace) 
     operator = space.operators.leading()
     space.kubectl("delete", "-f", crds, "--timeout=60s")
     assert operator.process.wait(60) == 1, "a watch that dies ends the process"
+    (told,) = [one for one in operator.lines() if one["level"] == "error"]
+    assert "somebody has deleted the CRD" in told["error"]
+    assert "exception" not in told
     operator = space.operators.start()
     space.until(lambda: "not installed" in operator.log.read_text(), "it waits for the CRD")
     assert operator.page("/healthz") == "ok\n"

@@ -25,6 +25,7 @@ CONFIG = {
     "max_position_embeddings": 131072,
     "torch_dtype": "bfloat16",
 }
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 STRANGER = {"huggingFace": {"repo": "somebody/unheard-of"}}
 
 
@@ -35,6 +36,10 @@ def running(spec: dict[str, Any] | None = None, count: int = 2, **settings: Any)
     cluster.settle()
     cluster.events.clear()
     return cluster
+
+
+def expressions(*all_of: dict[str, Any]) -> dict[str, Any]:
+    return {"matchExpressions": list(all_of)}
 
 
 def reasons(cluster: SmallCluster) -> list[str]:
@@ -133,6 +138,53 @@ def test_scaled_to_zero_is_said_and_is_not_ready() -> None:
     assert cluster.reason(ConditionType.READY) == "True/Proven"
 
 
+def test_scaling_to_zero_is_one_event_and_no_warning() -> None:
+    cluster = running()
+    cluster.scale(0)
+    cluster.settle()
+    assert [(event.type, event.reason) for event in cluster.events] == [("Normal", "ScaledToZero")]
+    assert cluster.reason(ConditionType.WORKLOAD_READY) == "False/ScaledToZero"
+    assert not any("0 of 0" in condition["message"] for condition in cluster.status["conditions"])
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_numbers_and_words_agree(replicas: int) -> None:
+    cluster = SmallCluster(dense(replicas=replicas), [node(f"n{i}") for i in range(2)])
+    cluster.settle()
+    said = {condition["type"]: condition["message"] for condition in cluster.status["conditions"]}
+    expected = {
+        1: ("1 of 1 pod has a node", "1 of 1 pod takes requests", "1 of 1 replica is ready and takes requests"),
+        2: ("2 of 2 pods have a node", "2 of 2 pods take requests", "2 of 2 replicas are ready and take requests"),
+    }[replicas]
+    assert said["Scheduled"] == expected[0]
+    assert said["Available"] == expected[1]
+    assert said["Ready"].endswith(expected[2])
+
+
+def test_whole_requests_are_printed_as_whole_numbers() -> None:
+    spec = dense(context={"maxTokens": 1}, model={"huggingFace": {"repo": "meta-llama/Llama-3.1-8B-Instruct"}})
+    cluster = SmallCluster(spec, [node("n0")])
+    cluster.settle()
+    summary = cluster.status["plan"]["summary"]
+    assert "requests of 1 token at once" in summary
+    assert ".00" not in summary
+
+
+def test_a_pod_without_a_node_waits_for_one_and_does_not_start() -> None:
+    cluster = SmallCluster(dense(replicas=2), [node("n0")])
+    cluster.settle()
+    message = cluster.condition(ConditionType.WORKLOAD_READY)["message"]
+    assert "waits for a node" in message
+    assert "start-up budget" not in message
+
+
+def test_a_small_node_that_holds_back_the_plan_is_an_event() -> None:
+    cluster = SmallCluster(dense(), [node("n0"), node("n1", product="NVIDIA-L40S", memory="1Ti")])
+    cluster.settle()
+    (note,) = [event.message for event in cluster.events if "because of node n1" in event.message]
+    assert "set resources.gpuProducts [NVIDIA-H200]" in note
+
+
 def test_an_object_that_is_being_deleted_gets_nothing_new() -> None:
     world = World(inference(dense(), deletionTimestamp="2026-11-29T12:00:00Z"), nodes=(node("n0"),))
     outcome = reconcile(world, SmallCluster(dense(), []).now, SETTINGS)
@@ -150,6 +202,75 @@ def test_an_invalid_spec_makes_nothing() -> None:
     assert cluster.objects == {}
     assert cluster.status["phase"] == "Invalid"
     assert reasons(cluster)[:1] == ["InvalidSpec"]
+
+
+BLOCKS: list[tuple[dict[str, Any], str]] = [
+    ({"placement": {"affinity": {"nodeAffinity": "x"}}}, "spec.placement.affinity.nodeAffinity"),
+    ({"placement": {"affinity": {"nodeAffinity": {REQUIRED: {}}}}}, f"nodeAffinity.{REQUIRED}.nodeSelectorTerms"),
+    (
+        {"placement": {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": "x"}}}}},
+        f"nodeAffinity.{REQUIRED}.nodeSelectorTerms",
+    ),
+    (
+        {
+            "placement": {
+                "affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [expressions({"operator": "In"})]}}}
+            }
+        },
+        "nodeSelectorTerms[0].matchExpressions[0].key",
+    ),
+    (
+        {"placement": {"affinity": {"podAntiAffinity": {REQUIRED: [{"labelSelector": {}}]}}}},
+        f"podAntiAffinity.{REQUIRED}[0].topologyKey",
+    ),
+    ({"placement": {"tolerations": [{"key": 5}]}}, "spec.placement.tolerations[0].key"),
+    ({"placement": {"tolerations": [{"tolerationSeconds": True}]}}, "spec.placement.tolerations[0].tolerationSeconds"),
+    ({"placement": {"topologySpread": [{"maxSkew": 1}]}}, "spec.placement.topologySpread[0].topologyKey"),
+    (
+        {"engine": {"env": [{"name": "A", "valueFrom": {"secretKeyRef": "x"}}]}},
+        "spec.engine.env[0].valueFrom.secretKeyRef",
+    ),
+    ({"engine": {"envFrom": [{"secretRef": "x"}]}}, "spec.engine.envFrom[0].secretRef"),
+    ({"podTemplate": {"volumes": [{"name": "v", "emptyDir": 1}]}}, "spec.podTemplate.volumes[0].emptyDir"),
+    (
+        {"podTemplate": {"volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": "yes"}]}},
+        "spec.podTemplate.volumeMounts[0].readOnly",
+    ),
+    ({"podTemplate": {"sidecars": [{"name": "s"}]}}, "spec.podTemplate.sidecars[0].image"),
+    (
+        {"podTemplate": {"sidecars": [{"name": "s", "image": "s:1", "ports": [{"containerPort": "http"}]}]}},
+        "spec.podTemplate.sidecars[0].ports[0].containerPort",
+    ),
+    ({"podTemplate": {"securityContext": {"runAsUser": "root"}}}, "spec.podTemplate.securityContext.runAsUser"),
+    (
+        {"podTemplate": {"containerSecurityContext": {"capabilities": {"add": "ALL"}}}},
+        "spec.podTemplate.containerSecurityContext.capabilities.add",
+    ),
+]
+
+
+@pytest.mark.parametrize(("block", "field"), BLOCKS, ids=[field for _, field in BLOCKS])
+def test_a_free_form_block_of_the_wrong_shape_is_named_and_costs_nothing(block: dict[str, Any], field: str) -> None:
+    cluster = running()
+    kept = cluster.names("Pod")
+    cluster.edit(dense(replicas=2, **block))
+    cluster.settle()
+    assert cluster.reason(ConditionType.ACCEPTED) == "False/InvalidSpec"
+    assert f"{field}: " in cluster.condition(ConditionType.READY)["message"]
+    assert cluster.names("Pod") == kept
+
+
+def test_fields_that_a_newer_kubernetes_may_have_are_passed_on() -> None:
+    cluster = SmallCluster(
+        dense(
+            placement={"tolerations": [{"key": "a", "operator": "Gt", "value": "5", "newer": {"x": 1}}]},
+            podTemplate={"volumes": [{"name": "v", "newer": {"x": 1}}], "securityContext": {"newer": 1}},
+            engine={"envFrom": [{"newerRef": {}}]},
+        ),
+        [node("n0")],
+    )
+    cluster.settle()
+    assert cluster.reason(ConditionType.READY) == "True/Proven"
 
 
 def test_each_new_fault_of_a_spec_is_an_event_and_the_same_one_is_not() -> None:
@@ -431,6 +552,26 @@ def test_a_plan_that_somebody_replaced_is_deleted_and_made_again() -> None:
     cluster.objects["ConfigMap", name]["data"] = {"plan.json": "{}"}
     cluster.settle()
     assert cluster.objects["ConfigMap", name]["data"] == good
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"template": {}}, {}, None, {"template": {"spec": {"containers": [{}]}}, "templateVersion": "x"}, "longer"],
+    ids=str,
+)
+def test_a_broken_revision_is_deleted_and_made_again(data: Any) -> None:
+    cluster = running()
+    name, pods = cluster.names("ControllerRevision")[0], cluster.names("Pod")
+    live = cluster.objects["ControllerRevision", name]
+    good = copy.deepcopy(live["data"])
+    live["data"] = {**good, "more": 1} if data == "longer" else data
+    cluster.settle()
+    again = dict(cluster.objects["ControllerRevision", name]["data"])
+    assert again | {"products": good["products"]} == good
+    assert cluster.names("Pod") == pods
+    cluster.edit(dense(replicas=2, restartToken="b"))
+    cluster.settle()
+    assert cluster.reason(ConditionType.READY) == "True/Proven"
 
 
 def test_a_replica_set_that_is_being_deleted_is_waited_for() -> None:

@@ -249,6 +249,9 @@ def test_the_product_is_required_beside_what_the_user_requires() -> None:
     )
 
 
+SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+
+
 def test_placement_is_passed_on() -> None:
     template = pod(
         dense(
@@ -257,7 +260,7 @@ def test_placement_is_passed_on() -> None:
                 "priorityClassName": "high",
                 "runtimeClassName": "nvidia",
                 "schedulerName": "mine",
-                "topologySpread": [{"maxSkew": 1}],
+                "topologySpread": [SPREAD],
             }
         )
     )
@@ -268,7 +271,7 @@ def test_placement_is_passed_on() -> None:
         "nvidia",
         "mine",
     )
-    assert template["topologySpreadConstraints"] == [{"maxSkew": 1}]
+    assert template["topologySpreadConstraints"] == [SPREAD]
     assert template["automountServiceAccountToken"] is False
     assert template["enableServiceLinks"] is False
 

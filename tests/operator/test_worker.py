@@ -10,11 +10,11 @@ import pytest
 from hisparse.errors import SpecError, Transient
 from hisparse_operator.cluster.apply import Applied, Applier, ChildTakenError
 from hisparse_operator.cluster.cache import Cache, Key
-from hisparse_operator.cluster.kube import ApiError, Conflict, LeaseLostError
+from hisparse_operator.cluster.kube import ApiError, Conflict, LeaseLostError, NotFoundError
 from hisparse_operator.cluster.observe import Decisions, Observer
-from hisparse_operator.kinds import INFERENCE
+from hisparse_operator.kinds import INFERENCE, POD
 from hisparse_operator.metrics import Metrics
-from hisparse_operator.worker import Blocked, Worker, blocked_status
+from hisparse_operator.worker import Worker
 from hisparse_operator.workqueue import WorkQueue
 from hisparse_operator.world import Event, Object, Outcome, World
 
@@ -29,6 +29,7 @@ class Applying(Applier):
         self.answers = answers
         self.asked: list[tuple[float, str, Outcome]] = []
         self.events: list[Event] = []
+        self.status_too: type[Exception] | tuple[()] = ()
 
     async def apply(self, inference: Object, outcome: Outcome) -> Applied:
         name = inference["metadata"]["name"]
@@ -38,14 +39,22 @@ class Applying(Applier):
         if callable(answer):
             answer = answer()
         # a blocked outcome comes again as its status alone
-        if isinstance(answer, Exception) and outcome.apply:
+        if isinstance(answer, Exception) and (outcome.apply or isinstance(answer, self.status_too)):
             raise answer
         return answer if isinstance(answer, Applied) else Applied()
 
-    async def post(self, inference: Object, event: Event) -> bool:
-        del inference
+    async def post(self, inference: Object, event: Event, *, repeat_s: float = 10.0) -> bool:
+        del inference, repeat_s
         self.events.append(event)
         return True
+
+    def told(self, name: str = "one") -> list[tuple[float, dict[str, Any], tuple[Event, ...]]]:
+        """What was written as a status alone: when, its conditions by type, the events."""
+        return [
+            (round(time, 1), {one["type"]: one for one in outcome.status["conditions"]}, outcome.events)
+            for time, who, outcome in self.asked
+            if who == name and not outcome.apply and outcome.status is not None
+        ]
 
     def times(self, name: str) -> list[float]:
         return [round(time, 1) for time, who, outcome in self.asked if who == name and outcome.apply]
@@ -57,7 +66,8 @@ def decide(world: World, now: datetime) -> Outcome:
         raise ZeroDivisionError("a bug")
     if world.inference["metadata"]["name"] == "misspelt":
         raise SpecError("spec.model", "no")
-    return Outcome(apply=({"kind": "Service"},), status={"replicas": 1})
+    event = Event("Warning", "Unavailable", "0 of 1")
+    return Outcome(apply=({"kind": "Service"},), status={"replicas": len(world.pods)}, events=(event,))
 
 
 class Scene:
@@ -75,11 +85,20 @@ class Scene:
             meta = {"namespace": "team", "name": name, "uid": name, "resourceVersion": str(number), "generation": 1}
             self.cache.put(INFERENCE, {"metadata": meta})
 
-    async def run(self, seconds: float) -> None:
+    async def pods(self, *times: float, name: str = "one") -> None:
+        """At these times a pod of the object appears."""
+        for number, time in enumerate(times):
+            await asyncio.sleep(time - asyncio.get_running_loop().time())
+            meta = {"namespace": "team", "name": f"{name}-{number}", "uid": f"{name}-{number}"}
+            labels = {"inference.hisparse.dev/inference": name, "inference.hisparse.dev/revision": "abc"}
+            self.cache.put(POD, {"metadata": {**meta, "labels": labels, "resourceVersion": str(100 + number)}})
+            self.queue.add(Key("team", name), 0.05)
+
+    async def run(self, seconds: float, *others: Coroutine[Any, Any, None]) -> None:
         for key in self.cache.keys():  # noqa: SIM118 - not a dict
             self.queue.add(key)
         tasks = [asyncio.create_task(self.worker.run()) for _ in range(2)]
-        await asyncio.sleep(seconds)
+        await asyncio.gather(asyncio.sleep(seconds), *others)
         self.queue.close()
         await asyncio.gather(*tasks)
 
@@ -126,9 +145,99 @@ def test_a_taken_child_is_told_in_status_and_event(on_jumping_time: Run) -> None
     on_jumping_time(scene.run(5))
     told = scene.applier.asked[-1][2]
     assert told.status is not None
-    (ready,) = told.status["conditions"]
-    assert (ready["status"], ready["reason"], told.status["replicas"]) == ("False", "ChildConflict", 1)
-    assert [event.reason for event in told.events] == ["ChildConflict"]
+    assert told.status["replicas"] == 0
+    for one in told.status["conditions"]:
+        assert (one["status"], one["reason"]) == ("False", "ChildConflict")
+    assert [one["type"] for one in told.status["conditions"]] == ["Progressing", "Ready"]
+    assert [event.reason for event in told.events] == ["Unavailable"], "what is so although it could not be written"
+    assert [event.reason for event in scene.applier.events] == ["ChildConflict"]
+
+
+def test_a_blocked_status_follows_the_pods_while_the_writes_wait(on_jumping_time: Run) -> None:
+    scene = Scene("one", one=ApiError(422, "Invalid", "no"))
+    on_jumping_time(scene.run(40, scene.pods(3, 5, 20)))
+    assert [int(time) for time in scene.applier.times("one")] == [0, 15, 30], "tried as rarely as without"
+    statuses = [outcome.status for _, _, outcome in scene.applier.asked if not outcome.apply]
+    assert [one["replicas"] for one in statuses if one is not None] == [0, 1, 2, 2, 3, 3]
+    assert [int(time) for time, _, _ in scene.applier.told()] == [0, 3, 5, 15, 20, 30]
+    assert {one["Ready"]["reason"] for _, one, _ in scene.applier.told()} == {"Refused"}
+    assert len(scene.applier.events) == 3, "an Event for each try, none for a look"
+    assert scene.results() == {"refused": 3, "look": 3}
+
+
+def test_after_the_block_the_status_is_the_wanted_one_again(on_jumping_time: Run) -> None:
+    answers = iter([ApiError(422, "Invalid", "no")])
+    scene = Scene("one", one=lambda: next(answers, Applied()))
+    on_jumping_time(scene.run(40, scene.pods(20)))
+    assert [int(time) for time in scene.applier.times("one")] == [0, 15, 20]
+    assert len(scene.applier.told()) == 1
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        pytest.param(Transient("webhook", retry_seconds=0), id="a webhook that is down"),
+        pytest.param(Transient("x"), id="x"),
+    ],
+)
+def test_several_failures_in_a_row_are_told_in_the_status(on_jumping_time: Run, failure: Exception) -> None:
+    scene = Scene("one", one=failure)
+    on_jumping_time(scene.run(100))
+    tries, told = scene.applier.times("one"), scene.applier.told()
+    assert [int(time) for time, _, _ in told] == [int(time) for time in tries[3:]]
+    ready = told[0][1]["Ready"]
+    assert (ready["status"], ready["reason"], told[0][1]["Progressing"]["status"]) == ("False", "NotWritten", "False")
+    assert str(failure) in ready["message"]
+
+
+@pytest.mark.parametrize("failure", [Conflict("Conflict", "modified"), LeaseLostError("not ours")])
+def test_a_conflict_or_a_lost_lease_says_nothing_about_the_object(on_jumping_time: Run, failure: Exception) -> None:
+    scene = Scene("one", one=failure)
+    on_jumping_time(scene.run(100))
+    assert scene.applier.told() == []
+
+
+def test_a_status_that_cannot_be_written_either_stops_nobody(on_jumping_time: Run) -> None:
+    scene = Scene("one", "healthy", one=Transient("down", retry_seconds=0), resync_s=10)
+    scene.applier.status_too = Transient
+    on_jumping_time(scene.run(200, scene.pods(10, 12)))
+    assert len(scene.applier.times("healthy")) > 10
+    assert len(scene.applier.times("one")) > 5
+
+
+def test_an_object_that_is_deleted_while_it_is_blocked_is_no_error(
+    on_jumping_time: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene = Scene("one", one=NotFoundError(404, "NotFound", "gone"))
+    scene.applier.status_too = NotFoundError
+    on_jumping_time(scene.run(5))
+    assert scene.applier.events == [], "nobody would read it"
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.out + printed.err
+
+
+def test_a_bug_is_told_in_the_status_too(on_jumping_time: Run) -> None:
+    scene = Scene("poisonous")
+    on_jumping_time(scene.run(0.3))
+    ((_, conditions, _),) = scene.applier.told("poisonous")
+    for kind in ("Ready", "Progressing"):
+        assert (conditions[kind]["status"], conditions[kind]["reason"]) == ("False", "InternalError")
+    assert "ZeroDivisionError: a bug" in conditions["Ready"]["message"]
+
+
+def test_a_bug_in_telling_of_a_failure_stops_nobody(on_jumping_time: Run) -> None:
+    scene = Scene("poisonous", "healthy", poisonous=ZeroDivisionError("a second bug"), resync_s=10)
+    scene.applier.status_too = ZeroDivisionError
+    on_jumping_time(scene.run(200))
+    assert len(scene.applier.times("healthy")) > 10
+    assert scene.results()["bug"] > 5
+
+
+def test_what_somebody_keeps_undoing_is_looked_at_when_it_may_be_written_again(on_jumping_time: Run) -> None:
+    answers = iter([Applied(again_s=7.0)])
+    scene = Scene("one", one=lambda: next(answers, Applied()))
+    on_jumping_time(scene.run(10))
+    assert scene.applier.times("one") == [0, 7.0]
 
 
 def test_after_a_write_it_looks_again_and_at_rest_only_at_the_resync(on_jumping_time: Run) -> None:
@@ -159,14 +268,3 @@ def test_an_object_that_is_being_deleted_is_left_alone(on_jumping_time: Run) -> 
 
     on_jumping_time(work())
     assert scene.applier.asked == []
-
-
-def test_blocked_keeps_the_time_of_an_earlier_no() -> None:
-    old = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-    live = {"metadata": {"generation": 3}, "status": {"conditions": [old]}}
-    wanted = {"conditions": [{"type": "Ready", "status": "True"}, {"type": "Accepted", "status": "True"}]}
-    first = blocked_status(wanted, live, Blocked("Refused", "no"), NOW)
-    assert [(one["type"], one["status"]) for one in first["conditions"]] == [("Ready", "False"), ("Accepted", "True")]
-    assert first["conditions"][0]["lastTransitionTime"] == "2026-01-01T00:00:00Z"
-    assert first["conditions"][0]["observedGeneration"] == 3
-    assert blocked_status(wanted, {**live, "status": first}, Blocked("Refused", "no"), NOW) == first

@@ -113,6 +113,87 @@ def test_an_edit_ends_the_wait_and_forgets_the_failures(on_jumping_time: Run) ->
     on_jumping_time(scene())
 
 
+def test_a_failed_key_comes_for_a_look_where_that_is_wanted_and_is_tried_again_in_time(on_jumping_time: Run) -> None:
+    async def scene() -> None:
+        work = queue()
+        work.add("a")
+        seen = []
+        for _ in range(5):
+            assert await work.get() == "a"
+            seen.append((now(), work.waits("a")))
+            if work.waits("a"):
+                work.add("a", 3)  # an event during a look
+            else:
+                work.fail("a", at_least=8, looks=True)
+            work.done("a")
+            if len(seen) == 1:
+                work.add("a", 2)
+        assert seen == [(0, False), (2, True), (5, True), (8, False), (16, False)]
+
+    on_jumping_time(scene())
+
+
+def test_a_look_without_events_leaves_the_next_try_where_it_was(on_jumping_time: Run) -> None:
+    async def scene() -> None:
+        work = queue()
+        work.add("a")
+        await work.get()
+        work.fail("a", at_least=60, looks=True)
+        work.done("a")
+        work.add("a", 1)
+        assert await _takes(work, 2) == [(1, "a"), (60, "a")]
+
+    on_jumping_time(scene())
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_an_edit_during_a_pass_that_then_fails_does_not_wait(on_jumping_time: Run, looks: bool) -> None:
+    async def scene() -> None:
+        work = queue()
+        work.add("a")
+        await work.get()
+        work.add("a", urgent=True)
+        work.fail("a", at_least=250, looks=looks)
+        work.done("a")
+        assert await _takes(work, 1) == [(0, "a")]
+        assert not work.waits("a")
+
+    on_jumping_time(scene())
+
+
+def test_a_look_that_ends_after_the_time_of_the_next_try_does_not_swallow_it(on_jumping_time: Run) -> None:
+    async def scene() -> None:
+        work = queue()
+        work.add("a")
+        await work.get()
+        work.fail("a", at_least=8, looks=True)
+        work.done("a")
+        work.add("a", 7.9)
+        await work.get()
+        await asyncio.sleep(1)
+        assert work.waits("a"), "it is a look to its end"
+        work.done("a")
+        assert await _takes(work, 1) == [(8.9, "a")]
+        assert not work.waits("a")
+
+    on_jumping_time(scene())
+
+
+def test_after_a_success_nothing_waits(on_jumping_time: Run) -> None:
+    async def scene() -> None:
+        work = queue()
+        work.add("a")
+        await work.get()
+        work.fail("a", at_least=5, looks=True)
+        work.forget("a")
+        work.done("a")
+        work.add("a", 1)
+        assert await _takes(work, 1) == [(1, "a")]
+        assert not work.waits("a")
+
+    on_jumping_time(scene())
+
+
 def test_a_key_never_lies_in_two_hands(on_jumping_time: Run) -> None:
     async def scene() -> int:
         work = queue()

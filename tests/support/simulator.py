@@ -8,7 +8,6 @@ from typing import Any
 
 from hisparse_operator.decide import admission
 from hisparse_operator.decide.conditions import status_of
-from hisparse_operator.decide.identity import REVISION_LABEL
 from hisparse_operator.decide.reasons import ConditionType, EventReason, Reason
 from hisparse_operator.decide.reconcile import reconcile, wants_hub, wants_logs
 from hisparse_operator.kinds import LABEL
@@ -217,8 +216,11 @@ class SmallCluster:
             one["spec"].pop("unschedulable", None)
         self.full.clear()
         self.hanging.clear()
+        for rs in self.replica_sets():
+            rs["metadata"]["labels"][LABEL] = self.inference["metadata"]["name"]
         for pod in self.pods():
-            if REVISION_LABEL not in _labels(pod) and not _going(pod):
+            # what belongs to nobody
+            if not pod["metadata"]["ownerReferences"] and not _going(pod):
                 self._terminate(pod)
 
     # --- Kubernetes ---------------------------------------------------------------------------------------------

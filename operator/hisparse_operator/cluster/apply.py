@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -14,15 +14,20 @@ import structlog
 
 from hisparse.errors import HiSparseError, Transient
 from hisparse_operator.cluster.cache import Cache, Key
+from hisparse_operator.cluster.contest import Contest, contested
 from hisparse_operator.cluster.kube import Api, ApiError, Conflict, NotFoundError
 from hisparse_operator.cluster.ownership import in_place, owned_fields
+from hisparse_operator.decide.blocked import Hindrance, bounded
 from hisparse_operator.kinds import EVENT, FIELD_MANAGER, INFERENCE, LABEL, POD, STATUS_MANAGER, Kind, kind_of
 from hisparse_operator.world import Event, Object, Outcome
 
 log: Final = structlog.get_logger(__name__)
 _REMEMBERED: Final = 8192
-_REPEAT_S: Final = 600.0
-_EVENT_MESSAGE: Final = 1024
+REPEAT_S: Final = 10.0
+"""An Event of a transition that comes back is counted, at most so often."""
+REPEAT_RARELY_S: Final = 600.0
+"""The same for one that each try would post again."""
+_REPLICA_SET: Final = "ReplicaSet"
 
 
 class ChildTakenError(HiSparseError):
@@ -36,11 +41,12 @@ class ChildTakenError(HiSparseError):
 
 @dataclass(frozen=True)
 class Applied:
-    """What a pass wrote."""
+    """What a pass wrote. again_s: seconds until what somebody keeps undoing may be written again."""
 
     children: int = 0
     status: bool = False
     events: int = 0
+    again_s: float | None = None
 
     @property
     def writes(self) -> int:
@@ -68,35 +74,56 @@ def owner_of(live: Object, inference: Object) -> str | None:
 class Applier:
     """Writes outcomes. Remembers what it wrote in the cache, so that the next pass sees it."""
 
-    def __init__(self, api: Api, cache: Cache, now: Callable[[], datetime], instance: str = "") -> None:
+    def __init__(
+        self,
+        api: Api,
+        cache: Cache,
+        now: Callable[[], datetime],
+        instance: str = "",
+        contest: Contest | None = None,
+    ) -> None:
         self._api = api
         self._cache = cache
         self._now = now
         self._instance = instance
         self._settled: OrderedDict[str, str] = OrderedDict()
         self._posted: OrderedDict[str, datetime] = OrderedDict()
+        self._sent: OrderedDict[str, str] = OrderedDict()
+        self._contest = contest or Contest()
 
     async def apply(self, inference: Object, outcome: Outcome) -> Applied:
         """Make it so. Raises ChildTakenError before anything is written, Transient and ApiError as they come."""
-        meta = inference["metadata"]
-        key = Key(meta["namespace"], meta["name"])
         pending = [
             (kind, document, live)
             for document in outcome.apply
             for kind, live in [await self._look(inference, document)]
             if live is None or not self._settled_already(kind, live, document)
         ]
-        children = 0
+        children, waits = await self._write(inference, pending, outcome)
+        status, wait = (False, 0.0) if outcome.status is None else await self._apply_status(inference, outcome.status)
+        events = 0
+        if not wait:  # else nothing remembers that they were posted
+            for event in outcome.events:
+                events += await self.post(inference, event)
+        return Applied(children, status, events, min((one for one in (*waits, wait) if one), default=None))
+
+    async def _write(
+        self, inference: Object, pending: Iterable[tuple[Kind, Object, Object | None]], outcome: Outcome
+    ) -> tuple[int, list[float]]:
+        """Children written and deleted, and how long those have to wait that somebody keeps undoing."""
+        meta = inference["metadata"]
+        key = Key(meta["namespace"], meta["name"])
+        children, waits = 0, []
         for kind, document, live in pending:
-            await self._apply_child(key, kind, document, live)
-            children += 1
+            if wait := await self._apply_child(inference, kind, document, live):
+                waits.append(wait)
+                if kind.kind == _REPLICA_SET:
+                    return children, waits  # the others count on it
+            else:
+                children += 1
         for reference in outcome.delete:
             children += await self._delete(key, reference.api_version, reference.kind, reference.name, reference.uid)
-        status = outcome.status is not None and await self._apply_status(inference, outcome.status)
-        events = 0
-        for event in outcome.events:
-            events += await self.post(inference, event)
-        return Applied(children, status, events)
+        return children, waits
 
     async def _look(self, inference: Object, document: Object) -> tuple[Kind, Object | None]:
         """The live object that a document is about. One that the watches do not know is asked for.
@@ -118,22 +145,42 @@ class Applier:
                 raise Transient(f"{kind.kind} {meta['name']} is still being deleted", retry_seconds=1)
         return kind, live
 
-    async def _apply_child(self, key: Key, kind: Kind, document: Object, live: Object | None) -> None:
+    async def _apply_child(self, inference: Object, kind: Kind, document: Object, live: Object | None) -> float:
+        """Write a child; not 0 are the seconds that this has to wait."""
         meta = document["metadata"]
+        place, sent = _place(kind, document, ""), _digest(document)
+        # the same once more: somebody has changed or deleted it since
+        undone = kind is not POD and self._sent.get(place) == sent
+        if undone and (wait := self._contest.wait(place, _generation(inference))):
+            return wait
         if live is not None:
             # with the uid the API server refuses to make a new object or to change a namesake
             document = {**document, "metadata": {"uid": live["metadata"]["uid"], **meta}}
         # without force a namesake made since we looked is not overwritten: its fields conflict
-        answer = await self._api.apply(kind, document, FIELD_MANAGER, force=live is not None)
+        try:
+            answer = await self._api.apply(kind, document, FIELD_MANAGER, force=live is not None)
+        except ApiError as error:
+            error.document = document
+            raise
         self._cache.put(kind, answer)
         self._settle(kind, answer, document)
+        _remember(self._sent, place, sent)
+        if undone:
+            await self._undone(inference, place, live or answer)
         log.info(
             "child applied",
-            inference=str(key),
+            inference=f"{meta['namespace']}/{inference['metadata']['name']}",
             kind=kind.kind,
             name=meta["name"],
             action="create" if live is None else "update",
         )
+        return 0.0
+
+    async def _undone(self, inference: Object, place: str, live: Object, subresource: str = "") -> None:
+        if self._contest.undone(place, _generation(inference)):
+            event = Event("Warning", Hindrance.WRITE_CONTESTED.value, contested(live, subresource))
+            log.warning("contested", place=place, message=event.message)
+            await self.post(inference, event, repeat_s=REPEAT_RARELY_S)
 
     async def _delete(self, key: Key, api_version: str, kind_name: str, name: str, uid: str | None) -> int:
         kind = kind_of(api_version, kind_name)
@@ -153,7 +200,8 @@ class Applier:
         log.info("child deleted", inference=str(key), kind=kind.kind, name=name)
         return 1
 
-    async def _apply_status(self, inference: Object, status: Object) -> bool:
+    async def _apply_status(self, inference: Object, status: Object) -> tuple[bool, float]:
+        """Whether it had to be written; and the seconds that this has to wait."""
         meta = inference["metadata"]
         # the watches may have brought a newer one since the pass began
         live = self._cache.get(INFERENCE, meta["namespace"], meta["name"]) or inference
@@ -165,19 +213,29 @@ class Applier:
             "status": status,
         }
         if self._settled_already(INFERENCE, live, document, STATUS_MANAGER, "status"):
-            return False
+            return False, 0.0
+        # by uid: a namesake's status is not one that somebody changed
+        place, generation = f"{_place(INFERENCE, document, 'status')}/{meta['uid']}", _generation(live)
+        # not as we left it: somebody else has written it since
+        found = _digest(live.get("status"))
+        undone = self._sent.get(place, found) != found
+        if undone and (wait := self._contest.wait(place, generation)):
+            return False, wait
         answer = await self._api.apply(INFERENCE, document, STATUS_MANAGER, force=True, subresource="status")
         self._cache.put(INFERENCE, answer)
         self._settle(INFERENCE, answer, document, STATUS_MANAGER, "status")
-        return True
+        _remember(self._sent, place, _digest(answer.get("status")))
+        if undone:
+            await self._undone(inference, place, live, "status")
+        return True, 0.0
 
-    async def post(self, inference: Object, event: Event) -> bool:
-        """Post an Event; the same one within ten minutes is left out, later its count goes up. Never raises for it."""
+    async def post(self, inference: Object, event: Event, *, repeat_s: float = REPEAT_S) -> bool:
+        """Post an Event; of one posted before the count goes up, not within `repeat_s`. Never raises for it."""
         meta = inference["metadata"]
         now = self._now()
         digest = _digest([meta["uid"], event.type, event.reason, event.message])
         last = self._posted.get(digest)
-        if last is not None and (now - last).total_seconds() < _REPEAT_S:
+        if last is not None and (now - last).total_seconds() < repeat_s:
             return False
         _remember(self._posted, digest, now)
         stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -195,7 +253,7 @@ class Applier:
             },
             "type": event.type,
             "reason": event.reason,
-            "message": event.message[:_EVENT_MESSAGE],
+            "message": bounded(event.message),
             "source": {"component": FIELD_MANAGER},
             "reportingComponent": FIELD_MANAGER,
             "reportingInstance": self._instance,
@@ -239,6 +297,10 @@ class Applier:
         if not in_place(answer, document, manager, subresource):
             place = _place(kind, document, subresource)
             _remember(self._settled, place, _fingerprint(answer, document, manager, subresource))
+
+
+def _generation(inference: Object) -> int:
+    return int(inference["metadata"].get("generation", 0))
 
 
 def _place(kind: Kind, document: Object, subresource: str) -> str:

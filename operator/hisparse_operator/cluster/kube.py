@@ -25,11 +25,18 @@ READ_S: Final = 30.0
 WRITE_S: Final = 4.0
 """A write ends within this time, one way or the other: leader.py counts on it."""
 _OK: Final = range(200, 300)
+# an apply of a field that the kind does not have, or of another type, is answered with 500: it never gets better
+_NONSENSE: Final = ("failed to create typed patch object", "failed to convert new object")
 _NOT_FOUND, _CONFLICT, _GONE, _INVALID, _TOO_MANY, _SERVER_ERROR = 404, 409, 410, 422, 429, 500
 
 
 class ApiError(Exception):
-    """The API server refused; retrying the same request won't help. A bug, or missing rights (403)."""
+    """The API server refused; retrying the same request won't help. A field that the user set, or missing rights (403).
+
+    document is what it refused, where that was one of our children.
+    """
+
+    document: Mapping[str, Any] | None = None
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(f"{status} {reason}: {message}")
@@ -65,6 +72,8 @@ def failure(status: int, body: bytes, retry_after: str | None) -> Exception:
     # the API server's way to say that an object with this name has another uid than the one that we mean
     if status == _CONFLICT or (status == _INVALID and "metadata.uid:" in message):
         return Conflict(reason, message)
+    if status == _SERVER_ERROR and message.startswith(_NONSENSE):
+        return ApiError(status, reason, message)
     if status in (_GONE, _TOO_MANY) or status >= _SERVER_ERROR:
         wait = float(retry_after) if retry_after and retry_after.isdigit() else 0.0
         return Transient(f"{status} {reason}: {message}", retry_seconds=wait)

@@ -43,13 +43,9 @@ class Observer:
 
     async def world(self, key: Key) -> World | None:
         """One inference and what bears on it, None if it is gone. Sends nothing for a converged one."""
-        inference = self._cache.inference(key)
-        if inference is None:
+        world = self.cached(key)
+        if world is None:
             return None
-        children: dict[str, Any] = {
-            kind.world: self._cache.children(kind, key) for kind in CHILDREN if kind.world is not None
-        }
-        world = World(inference, **children, nodes=self._cache.nodes() if self._nodes else None)
         if wanted := self._decisions.wants_hub(world):
             world = replace(world, hub=await self._hub.files(*wanted))
         if pods := self._decisions.wants_logs(world):
@@ -58,9 +54,15 @@ class Observer:
             world = replace(world, previous_logs=logs)
         return world
 
-    def inference(self, key: Key) -> Object | None:
-        """The object itself."""
-        return self._cache.inference(key)
+    def cached(self, key: Key) -> World | None:
+        """The same without what has to be asked for."""
+        inference = self._cache.inference(key)
+        if inference is None:
+            return None
+        children: dict[str, Any] = {
+            kind.world: self._cache.children(kind, key) for kind in CHILDREN if kind.world is not None
+        }
+        return World(inference, **children, nodes=self._cache.nodes() if self._nodes else None)
 
     async def _log(self, key: Key, pod: Object) -> str:
         """The last lines of the run that ended; empty where they cannot be had (evicted, node gone)."""

@@ -6,6 +6,7 @@ deleted while the operator is down.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ from hisparse_operator.kinds import Kind
 Credentials = Callable[[], Awaitable[client.Configuration]]
 OnEvent = Callable[[Kind, str | None, Mapping[str, Any]], None]
 _CLIENT_TIMEOUT_S: Final = 600.0
+_SAID_TWICE: Final = ("kopf._core.reactor.orchestration", "kopf._core.reactor.running")
+"""Loggers of kopf that write a traceback of an error that then reaches us, who tell of it."""
 
 
 async def connection(configuration: client.Configuration) -> kopf.ConnectionInfo:
@@ -61,6 +64,8 @@ def registry(kinds: Collection[Kind], credentials: Credentials, on_event: OnEven
 
 def settings(kinds: Collection[Kind]) -> kopf.OperatorSettings:
     """Settings of kopf with everything off that we do not use."""
+    for name in _SAID_TWICE:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     found = kopf.OperatorSettings()
     found.peering.standalone = True
     found.posting.enabled = False

@@ -25,6 +25,12 @@ def untolerated(node: Object, tolerations: Sequence[Toleration]) -> Taint | None
     return None
 
 
+def told(taint: Taint) -> str:
+    """The taint as kubectl writes it."""
+    value = f"={taint['value']}" if taint.get("value") else ""
+    return f"{taint.get('key')}{value}:{taint.get('effect')}"
+
+
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
     """Whether this toleration covers this taint."""
     if toleration.get("effect") not in (None, "", taint.get("effect")):
@@ -49,6 +55,7 @@ def matches_selector(node: Object, selector: Mapping[str, str]) -> bool:
 
 def matches_affinity(node: Object, affinity: Mapping[str, Any]) -> bool:
     """Whether one of the required node selector terms matches; True where none is required."""
+    # of the right kind: decide.shapes has looked at it
     required = ((affinity.get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")) or {}
     terms = required.get("nodeSelectorTerms") or ()
     return not terms or any(_matches_term(node, term) for term in terms)
@@ -59,8 +66,8 @@ def _matches_term(node: Object, term: Mapping[str, Any]) -> bool:
     if not expressions and not fields:
         return False  # an empty term matches nothing
     labels = labels_of(node)
-    return all(_matches(labels.get(one["key"]), one) for one in expressions) and all(
-        _matches(name_of(node) if one["key"] == "metadata.name" else None, one) for one in fields
+    return all(_matches(labels.get(one.get("key", "")), one) for one in expressions) and all(
+        _matches(name_of(node) if one.get("key") == "metadata.name" else None, one) for one in fields
     )
 
 

@@ -22,6 +22,7 @@ from hisparse_operator.world import Object
 
 PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
 GPU_RESOURCE: Final = "nvidia.com/gpu"
+CPU_PER_GPU: Final = 1
 DEFAULT_TOLERATION: Final[Mapping[str, Any]] = {"key": GPU_RESOURCE, "operator": "Exists"}
 
 
@@ -38,17 +39,20 @@ class Rejection(StrEnum):
     TAINT_NOT_TOLERATED = "TaintNotTolerated"
     LOCAL_DISK_INSUFFICIENT = "LocalDiskInsufficient"
     HOST_MEMORY_INSUFFICIENT = "HostMemoryInsufficient"
+    CPU_INSUFFICIENT = "CPUInsufficient"
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a replica asks of a node, before any plan is made."""
+    """What a replica asks of a node, before any plan is made. disk_named: disk_bytes is resources.ephemeralStorage."""
 
     gpus: int
     gpu_resource: str = GPU_RESOURCE
     products: tuple[str, ...] = ()
     memory_bytes: int | None = None
     disk_bytes: int = 0
+    disk_named: bool = False
+    cpu: str = "0"
     tolerations: tuple[Mapping[str, Any], ...] = (DEFAULT_TOLERATION,)
     selector: Mapping[str, str] = field(default_factory=dict)
     affinity: Mapping[str, Any] = field(default_factory=dict)
@@ -109,6 +113,8 @@ def needs_of(spec: HiSparseInferenceSpec, disk_bytes: int) -> Needs:
         products=tuple(resources.gpu_products or ()),
         memory_bytes=parse_quantity(resources.memory) if resources.memory else None,
         disk_bytes=parse_quantity(resources.ephemeral_storage) if resources.ephemeral_storage else disk_bytes,
+        disk_named=resources.ephemeral_storage is not None,
+        cpu=resources.cpu or str(CPU_PER_GPU * resources.gpus),
         tolerations=tolerations_of(spec),
         selector=(placement.node_selector or {}) if placement else {},
         affinity=(placement.affinity or {}) if placement else {},
@@ -176,15 +182,21 @@ def known_products() -> str:
 def allocatable(node: Object, resource: str) -> int:
     """Allocatable amount of a resource, 0 where the node does not list it."""
     text = ((node.get("status") or {}).get("allocatable") or {}).get(resource)
-    return _amount(str(text)) if text is not None else 0
+    return amount(str(text)) if text is not None else 0
 
 
 @lru_cache(maxsize=4096)  # nodes of a cluster say the same few amounts over and over
-def _amount(text: str) -> int:
+def amount(text: str) -> int:
+    """The whole number of a quantity, 0 where it is none."""
     try:
         return parse_quantity(text)
     except UnitError:
         return 0
+
+
+def millis(text: str) -> int:
+    """CPU in thousandths of a core: "191500m" is less than "192"."""
+    return amount(text[:-1]) if text.endswith("m") else amount(f"{text}k")
 
 
 def _fault(node: Object, product: str | None, needs: Needs, *, labelled: bool = True) -> tuple[Rejection, str] | None:
@@ -206,10 +218,9 @@ def _fault(node: Object, product: str | None, needs: Needs, *, labelled: bool = 
     if admission.is_cordoned(node):
         return Rejection.CORDONED, f"{name} is cordoned; kubectl uncordon {name} when it may take pods again"
     if (taint := admission.untolerated(node, needs.tolerations)) is not None:
-        said = f"{taint.get('key')}={taint.get('value', '')}:{taint.get('effect')}"
         return (
             Rejection.TAINT_NOT_TOLERATED,
-            f"{name} has the taint {said}; add it to placement.tolerations if the pods may run there",
+            f"{name} has the taint {admission.told(taint)}; add it to placement.tolerations if the pods may run there",
         )
     return _size_fault(node, needs)
 
@@ -240,13 +251,18 @@ def _size_fault(node: Object, needs: Needs) -> tuple[Rejection, str] | None:
     name = name_of(node)
     disk, memory = allocatable(node, "ephemeral-storage"), allocatable(node, "memory")
     if disk < needs.disk_bytes:
+        has = f"{name} has {format_bytes(disk)} of local disk and"
+        wanted = format_bytes(needs.disk_bytes)
         return (
             Rejection.LOCAL_DISK_INSUFFICIENT,
-            (
-                f"{name} has {format_bytes(disk)} of local disk and a replica takes {format_bytes(needs.disk_bytes)}; "
-                "set model.cache, so that weights are downloaded once, or resources.ephemeralStorage"
-            ),
+            f"{has} resources.ephemeralStorage is {wanted}; lower it or use nodes with a larger disk"
+            if needs.disk_named
+            else f"{has} a replica takes {wanted}; set model.cache, so that weights are kept there, "
+            "or resources.ephemeralStorage if less is enough",
         )
+    cpu = str(((node.get("status") or {}).get("allocatable") or {}).get("cpu", "0"))
+    if millis(cpu) < millis(needs.cpu):
+        return Rejection.CPU_INSUFFICIENT, f"{name} has {cpu} CPUs and a replica takes {needs.cpu}; lower resources.cpu"
     if needs.memory_bytes is not None and memory < needs.memory_bytes:
         return (
             Rejection.HOST_MEMORY_INSUFFICIENT,
@@ -277,6 +293,6 @@ def _offers(offered: Sequence[tuple[NodeClass, str]]) -> tuple[Offer, ...]:
     for _, group in groupby(sorted(offered, key=lambda pair: (kind(pair), pair[1])), key=kind):
         members = list(group)
         first = members[0][0]
-        node_class = NodeClass(first.gpu, first.gpus, first.host_memory_bytes, first.product, len(members))
+        node_class = NodeClass(first.gpu, first.gpus, first.host_memory_bytes, first.product)
         found.append(Offer(node_class, tuple(name for _, name in members)))
     return tuple(found)

@@ -8,11 +8,21 @@ from functools import cached_property
 from typing import Any
 
 from hisparse_operator.decide import render, revisions
-from hisparse_operator.decide.identity import REVISION_LABEL, Family, Parent, is_going, labels_of, name_of, named, ref
+from hisparse_operator.decide.identity import (
+    REVISION_LABEL,
+    Family,
+    Parent,
+    is_going,
+    labels_of,
+    name_of,
+    named,
+    ref,
+    revision_of,
+)
 from hisparse_operator.decide.intent import Intent
 from hisparse_operator.decide.podtemplate import engine_port
 from hisparse_operator.decide.revisions import PLAN_FILE, Revision
-from hisparse_operator.decide.rollout import Fleet, Step
+from hisparse_operator.decide.rollout import Fleet, Phase, Step
 from hisparse_operator.settings import OperatorSettings
 from hisparse_operator.world import Object, Ref
 
@@ -50,8 +60,8 @@ class Children:
             documents += self._marks()
         for revision in self._alive:
             documents += [render.config_map(self.parent, revision)]
-        # old ones first: room is made before it is taken
-        for revision in sorted(self._alive, key=lambda one: one.hash == target.hash):
+        # the target first: where the API server refuses its template, no old one has shrunk for it
+        for revision in sorted(self._alive, key=lambda one: one.hash != target.hash):
             documents += [render.replica_set(self.parent, revision, self.step.replicas.get(revision.hash, 0))]
         return (*documents, *self._unknown())
 
@@ -62,7 +72,7 @@ class Children:
     def writable(self) -> tuple[dict[str, Any], ...]:
         """The documents without those that have to wait until another object of that name is gone."""
         going = {(kind, name_of(obj)) for kind, obj in self._live() if is_going(obj)}
-        going |= {("ConfigMap", name_of(live)) for live in self._spoiled}
+        going |= {(kind, name_of(live)) for _, kind, live in self._spoiled}
         return tuple(
             doc for doc in self.documents() if not self.kin.is_foreign(doc) and (doc["kind"], name_of(doc)) not in going
         )
@@ -81,21 +91,27 @@ class Children:
         return tuple(one for one in everything if one is not None and self._needed(one.hash))
 
     def _needed(self, revision: str) -> bool:
-        places = any(fleet.places for fleet in self.fleets if fleet.revision == revision)
+        present = any(fleet.present for fleet in self.fleets if fleet.revision == revision)
         wanted = self.step.replicas.get(revision, 0) if self.step else 0
-        return bool(places or wanted or (self.intent.target and self.intent.target.hash == revision))
+        return bool(present or wanted or (self.intent.target and self.intent.target.hash == revision))
 
     @cached_property
-    def _spoiled(self) -> tuple[Object, ...]:
-        """Plans that somebody made anew with other content: immutable, so they have to be deleted first."""
-        frozen = {self.parent.child(one.hash): one.plan_json() for one in self._alive}
-        return tuple(
-            live
+    def _spoiled(self) -> tuple[tuple[str, str, Object], ...]:
+        """Plans and revisions that somebody made anew with other content.
+
+        They cannot be changed, so they have to be deleted first. No pod notices.
+        """
+        frozen = {self.parent.child(one.hash): {PLAN_FILE: one.plan_json()} for one in self._alive}
+        plans = [
+            ("v1", "ConfigMap", live)
             for live in self.kin.ours.config_maps
-            if live.get("immutable")
-            and name_of(live) in frozen
-            and (live.get("data") or {}) != {PLAN_FILE: frozen[name_of(live)]}
-        )
+            if live.get("immutable") and name_of(live) in frozen and (live.get("data") or {}) != frozen[name_of(live)]
+        ]
+        target = self.intent.target
+        live = named(self.kin.ours.controller_revisions, self.parent.child(target.hash)) if target else None
+        if target is None or live is None or live.get("data") == target.data():
+            return tuple(plans)
+        return (*plans, ("apps/v1", "ControllerRevision", live))
 
     def _shared(self) -> list[dict[str, Any]]:
         return render.shared_children(
@@ -123,17 +139,18 @@ class Children:
         return named(self.kin.ours.network_policies, self.parent.child()) is not None
 
     def _marks(self) -> Iterator[dict[str, Any]]:
-        """pod-deletion-cost, where a ReplicaSet has a choice at all."""
-        step = self.step
+        """pod-deletion-cost, where a ReplicaSet has a choice at all; and who gets the place that a pod gives up."""
+        step, target = self.step, self.intent.target
         for victim in step.victims if step else ():
-            if step and step.replicas.get(victim.revision, 0) > 0:
-                yield render.goes_first(self.parent, victim)
+            heir = target.hash if target and step and step.phase is Phase.REPLACE and victim.scheduled else None
+            if heir or (step and step.replicas.get(victim.revision, 0) > 0):
+                yield render.goes_first(self.parent, victim, heir)
 
     def _unknown(self) -> Iterator[dict[str, Any]]:
         """ReplicaSets of ours whose revision nobody remembers: scaled as the others, otherwise left as they are."""
         names = {one.hash for one in self._alive}
         for live in self.kin.ours.replica_sets:
-            revision = labels_of(live).get(REVISION_LABEL, "")
+            revision = revision_of(live)
             if revision and revision not in names and self._needed(revision) and self.step is not None:
                 yield render.as_it_is(self.parent, live, self.step.replicas.get(revision, 0))
 
@@ -144,11 +161,10 @@ class Children:
             ("v1", "ConfigMap", ours.config_maps),
         ):
             for child in objects:
-                revision = labels_of(child).get(REVISION_LABEL)
+                revision = revision_of(child) if kind == "ReplicaSet" else labels_of(child).get(REVISION_LABEL)
                 if revision and not self._needed(revision):
                     yield api_version, kind, child
-        for spoiled in self._spoiled:
-            yield "v1", "ConfigMap", spoiled
+        yield from self._spoiled
         # the one that was rolled out last is what a person goes back to
         rolled_out = (self.kin.ours.inference.get("status") or {}).get("currentRevision", "")
         keep = frozenset({rolled_out, *(one.hash for one in self._alive)})

@@ -60,6 +60,11 @@ def shortened(message: str) -> str:
     return message if len(message) <= MESSAGE_LIMIT else f"{message[: MESSAGE_LIMIT - 3]}..."
 
 
+def share(count: int, total: int, is_so: str, are_so: str, noun: str = "pod") -> str:
+    """As in: 1 of 1 pod has a node, 1 of 2 pods has a node, 2 of 2 pods have a node."""
+    return f"{count} of {total} {noun if total == 1 else f'{noun}s'} {is_so if 1 in (count, total) else are_so}"
+
+
 def _document(condition: Condition, old: Mapping[str, Any] | None, generation: int, now: datetime) -> dict[str, Any]:
     unchanged = old is not None and old.get("status") == condition.status.value and "lastTransitionTime" in old
     return {

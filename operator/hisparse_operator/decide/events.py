@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from hisparse.acceptance import advice
 from hisparse_operator.decide.conditions import Condition, Status, status_of
-from hisparse_operator.decide.judge import Scene
+from hisparse_operator.decide.judge import Scene, stray_notes
 from hisparse_operator.decide.reasons import ConditionType, EventReason, Reason
+from hisparse_operator.decide.rollout import Phase
 from hisparse_operator.world import Event
 
 _QUIET: Final = frozenset(
@@ -19,7 +20,7 @@ _QUIET: Final = frozenset(
 
 def events(scene: Scene, judged: Sequence[Condition], status: Mapping[str, Any]) -> tuple[Event, ...]:
     """What is worth telling about this pass. At a fixed point: nothing."""
-    told = (*_rollout(scene, status), *_conditions(scene, judged), *_failure(scene, status))
+    told = (*_rollout(scene, status), *_conditions(scene, judged), *_strays(scene), *_failure(scene, status))
     # while another owner has a name that we need, the revision is not written
     return told if scene.conflicts else (*_revision(scene), *told)
 
@@ -34,14 +35,14 @@ def _revision(scene: Scene) -> Iterator[Event]:
         f"Revision {target.hash} (number {target.number}): {target.plan.get('summary', '')}.",
     )
     if planned is not None and planned.plan is not None:
-        for warning in (*planned.plan.warnings, *advice(spec, planned.plan.model)):
+        for warning in (*planned.notes, *planned.plan.warnings, *advice(spec, planned.plan.model)):
             yield Event("Warning", EventReason.PLAN_WARNING.value, f"Revision {target.hash}: {warning}.")
 
 
 def _rollout(scene: Scene, status: Mapping[str, Any]) -> Iterator[Event]:
     before, after = scene.before.get("updateRevision"), status.get("updateRevision")
-    if before and after and before != after and scene.old:
-        going = sum(fleet.replicas for fleet in scene.old)
+    going = sum(fleet.replicas for fleet in scene.old)
+    if before and after and before != after and going:
         promise = (
             f"at least {scene.wanted - 1} of {scene.wanted} go on serving"
             if scene.wanted > 1
@@ -54,12 +55,13 @@ def _rollout(scene: Scene, status: Mapping[str, Any]) -> Iterator[Event]:
             f"{promise}.",
         )
     served, now = scene.before.get("currentRevision"), status.get("currentRevision")
-    if served and now == after and served != now:
-        yield Event(
-            "Normal",
-            EventReason.ROLLOUT_COMPLETE.value,
-            f"All {scene.wanted} replicas are of revision {now} and serve; {served} has no pods left.",
-        )
+    done = scene.wanted and scene.step is not None and scene.step.phase is Phase.COMPLETE and scene.intent.rolled_out
+    # a revert ends in the revision that was current all along
+    if done and served and (served != now or scene.was_rolling):
+        who = "The one replica is" if scene.wanted == 1 else f"All {scene.wanted} replicas are"
+        serve = "serves" if scene.wanted == 1 else "serve"
+        left = "" if scene.old else f"; {served if served != now else 'any other'} has no pods left"
+        yield Event("Normal", EventReason.ROLLOUT_COMPLETE.value, f"{who} of revision {now} and {serve}{left}.")
 
 
 def _conditions(scene: Scene, judged: Sequence[Condition]) -> Iterator[Event]:
@@ -91,6 +93,10 @@ def _event(condition: Condition, before: str) -> Event | None:
             Status.TRUE,
         ) if before != "True":
             return Event("Normal", condition.type.value, message)
+        case ConditionType.READY, Status.FALSE if condition.reason is Reason.SCALED_TO_ZERO:
+            return Event("Normal", condition.reason.value, f"No replicas are wanted: {condition.message}.")
+        case _, Status.FALSE if condition.reason is Reason.SCALED_TO_ZERO:
+            return None  # asked for, and told once
         case ConditionType.AVAILABLE, Status.FALSE if before == "True":
             return Event("Warning", EventReason.UNAVAILABLE.value, message)
         case ConditionType.READY, Status.FALSE if before == "True":
@@ -108,6 +114,13 @@ def _event(condition: Condition, before: str) -> Event | None:
             return Event("Warning", condition.reason.value, message)
         case _:
             return None
+
+
+def _strays(scene: Scene) -> Iterator[Event]:
+    told = str(status_of(scene.before.get("conditions") or (), ConditionType.PROGRESSING).get("message", ""))
+    for note in stray_notes(scene):
+        if note not in told:
+            yield Event("Warning", EventReason.STRAY_POD.value, f"Beside the wanted replicas, {note}.")
 
 
 def _sentence(text: str) -> str:

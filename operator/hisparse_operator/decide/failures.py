@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +10,7 @@ from typing import Any, Final
 
 from hisparse import signatures
 from hisparse_operator.decide.identity import is_going, name_of
-from hisparse_operator.decide.pods import ENGINE, EnginePod, condition, container_status
+from hisparse_operator.decide.pods import CRASHING, ENGINE, EnginePod, condition, container_status, ended_badly
 from hisparse_operator.decide.reasons import Reason
 from hisparse_operator.world import Object, World
 
@@ -35,6 +36,8 @@ _SCHEDULER_WORDS: Final = (
     ("insufficient memory", Reason.INSUFFICIENT_MEMORY),
     ("untolerated taint", Reason.TAINT_MISMATCH),
 )
+_OWN_TAINT: Final = re.compile(r"untolerated taint(\(s\))? \{node\.kubernetes\.io/[^}]*\}")
+_CORDONED: Final = ("node.kubernetes.io/unschedulable", "were unschedulable")
 
 
 @dataclass(frozen=True)
@@ -57,9 +60,11 @@ def trouble_of(pod: EnginePod) -> Trouble | None:
             return Trouble(pod.name, Reason.IMAGE_PULL_FAILED, f"{pod.name}: {name}: {said}")
         if name in _CONFIG:
             return Trouble(pod.name, Reason.CONTAINER_CONFIG_ERROR, f"{pod.name}: {name}: {said}")
-        ended = _ended(status)
-        if ended and status.get("restartCount", 0) + bool((status.get("state") or {}).get("terminated")) > 0:
+        if ended := ended_badly(status):
             return _ended_badly(pod, status, ended)
+        if name == CRASHING:
+            which = status.get("name", ENGINE)
+            return Trouble(pod.name, Reason.CRASH_LOOP, f"{pod.name}: container {which} ends again and again: {said}")
     return None
 
 
@@ -74,7 +79,11 @@ def scheduling_of(pod: EnginePod, gpu_resource: str) -> tuple[Reason, str] | Non
     if said.get("status") != "False":
         return Reason.WAITING_FOR_PODS, f"{pod.name}: the scheduler has not looked at it yet"
     words = (*_SCHEDULER_WORDS, (f"insufficient {gpu_resource.lower()}", Reason.INSUFFICIENT_GPU))
-    reason = next((reason for word, reason in words if word in message.lower()), Reason.UNSCHEDULABLE)
+    # taints that Kubernetes sets itself are nobody's to tolerate: a cordon is lifted, a node that is down comes back
+    text = _OWN_TAINT.sub("", message.lower())
+    reason = next((reason for word, reason in words if word in text), Reason.UNSCHEDULABLE)
+    if reason is Reason.UNSCHEDULABLE and any(word in message.lower() for word in _CORDONED):
+        return Reason.NODES_CORDONED, f"{pod.name}: {message.rstrip('.')}; kubectl uncordon a node that may take it"
     return reason, f"{pod.name}: {message}"
 
 
@@ -125,18 +134,10 @@ def _statuses(pod: Object) -> Iterator[Mapping[str, Any]]:
     yield from status.get("containerStatuses") or ()
 
 
-def _ended(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """How the container's last run ended badly, empty where none did."""
-    for state in ("state", "lastState"):
-        ended: Mapping[str, Any] = (status.get(state) or {}).get("terminated") or {}
-        if ended and (ended.get("exitCode", 0) != 0 or ended.get("reason") == "OOMKilled"):
-            return ended
-    return {}
-
-
 def _ended_badly(pod: EnginePod, status: Mapping[str, Any], ended: Mapping[str, Any]) -> Trouble:
     code, name = ended.get("exitCode"), status.get("name", ENGINE)
-    times = int(status.get("restartCount", 0)) + bool((status.get("state") or {}).get("terminated"))
+    # the kubelet counts a restart when the next run begins
+    times = max(1, int(status.get("restartCount", 0)) + bool((status.get("state") or {}).get("terminated")))
     often = "once" if times == 1 else f"{times} times"
     what = f"{pod.name}: container {name} ended {often}, last with exit code {code} ({ended.get('reason', 'Error')})"
     if ended.get("reason") == "OOMKilled":
@@ -178,7 +179,7 @@ def _pod_record(pod: Object) -> dict[str, Any] | None:
 
 
 def _ended_record(pod: Object) -> dict[str, Any] | None:
-    ended = _ended(container_status(pod))
+    ended = ended_badly(container_status(pod))
     if not ended:
         return None
     return {

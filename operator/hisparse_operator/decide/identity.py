@@ -10,6 +10,8 @@ from hisparse_operator.kinds import GROUP, INFERENCE, LABEL
 from hisparse_operator.world import Object, Ref, World
 
 REVISION_LABEL: Final = f"{GROUP}/revision"
+ROOM_ANNOTATION: Final = f"{GROUP}/makes-room-for"
+"""On a pod that a rollout takes: the revision that gets its place."""
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 COMPONENT: Final = "engine"
 MANAGED_BY: Final = "hisparse-operator"
@@ -132,10 +134,22 @@ def labels_of(obj: Object) -> Mapping[str, str]:
     return labels
 
 
+def revision_of(replica_set: Object) -> str:
+    """The revision of a ReplicaSet: its selector says it, which nobody can change; a label goes with a typo."""
+    selected = ((replica_set.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
+    return str(selected.get(REVISION_LABEL) or labels_of(replica_set).get(REVISION_LABEL, ""))
+
+
 def controller_uid(obj: Object) -> str | None:
     """The uid of the owner that controls the object."""
     owners = obj["metadata"].get("ownerReferences") or ()
     return next((str(owner["uid"]) for owner in owners if owner.get("controller")), None)
+
+
+def controller_name(obj: Object) -> str | None:
+    """The name of the owner that controls the object."""
+    owners = obj["metadata"].get("ownerReferences") or ()
+    return next((str(owner["name"]) for owner in owners if owner.get("controller")), None)
 
 
 def is_going(obj: Object) -> bool:

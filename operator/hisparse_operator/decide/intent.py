@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hisparse.errors import SpecError
+from hisparse.errors import SpecError, SpecErrors
 from hisparse.model import ModelFacts, needs_hub
 from hisparse.spec import HiSparseInferenceSpec, parse_spec
-from hisparse_operator.decide import planning, planstatus, render, revisions
+from hisparse_operator.decide import planning, planstatus, render, revisions, shapes
 from hisparse_operator.decide.conditions import Condition, Status
 from hisparse_operator.decide.identity import Parent
 from hisparse_operator.decide.planning import Planned
@@ -70,6 +70,8 @@ def _resolve(world: World, parent: Parent, known: tuple[Revision, ...], settings
         spec = parse_spec(world.inference.get("spec") or {}, metadata=world.inference["metadata"])
     except SpecError as error:
         return Intent(_refused(error, Reason.INVALID_SPEC), target=held)
+    if wrong := shapes.faults(spec):
+        return Intent(_refused(SpecErrors(wrong), Reason.INVALID_SPEC), target=held)
     template_version = revisions.sticky_template_version(spec, known)
     digest = revisions.intent_hash(spec, template_version)
     found = revisions.by_hash(known, digest)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from hisparse.acceptance import accept
-from hisparse.engine import PINNED_VERSION
+from hisparse.dialect import PINNED_VERSION
 from hisparse.errors import SpecErrors
 from hisparse.hardware import NodeClass, gpu_named
 from hisparse.model import ModelFacts, facts_for, needs_hub
@@ -19,6 +19,7 @@ from hisparse.rounding import whole
 from hisparse.spec import HiSparseInferenceSpec
 from hisparse.target import target_of
 from hisparse.units import GIB, format_bytes
+from hisparse_operator.decide import planstatus
 from hisparse_operator.decide.capacity import (
     PRODUCT_LABEL,
     Needs,
@@ -49,7 +50,7 @@ class Planned:
     """What the planner says today. plan carries the flags, made for the smallest kind of node that fits.
 
     products are what the pods' node affinity lists; empty where no label could hold them. runs: a new revision may
-    get pods. capacity is status.capacity, None where the operator may not look.
+    get pods. capacity is status.capacity, None where the operator may not look. notes are warnings about the choice.
     """
 
     status: Status
@@ -60,6 +61,7 @@ class Planned:
     products: tuple[str, ...] = ()
     capacity: Mapping[str, Any] | None = None
     runs: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def model_facts(spec: HiSparseInferenceSpec, hub: HubFiles | None) -> ModelFacts | Planned:
@@ -173,6 +175,26 @@ def _seen(model: ModelFacts, target: Target, seen: Survey) -> Planned:
         products=products,
         capacity=capacity,
         runs=True,
+        notes=_held_back(chosen, plans),
+    )
+
+
+def _held_back(chosen: Plan, plans: Sequence[tuple[Offer, Plan]]) -> tuple[str, ...]:
+    """One pod template has to run on every kind of node that fits, so the smallest decides for all; that is said."""
+    product = chosen.node.product
+    better: dict[str, int] = {}
+    for offer, other in plans:
+        if other.node.product != product and planstatus.summary(other) != planstatus.summary(chosen):
+            better[other.node.product] = better.get(other.node.product, 0) + len(offer.nodes)
+    if not better:
+        return ()
+    small = [name for offer, _ in plans if offer.node_class.product == product for name in offer.nodes]
+    others = f" and {len(small) - 1} more" if len(small) > 1 else ""
+    count = sum(better.values())
+    more = f"{count} {'node' if count == 1 else 'nodes'} with {', '.join(sorted(better))} could hold more"
+    return (
+        f"planned for {product} because of node {small[0]}{others}, and {more}; set resources.gpuProducts "
+        f"[{', '.join(sorted(better))}] to plan for {'it' if len(better) == 1 else 'them'}",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any, Final
 
 from hisparse.plan import Mode, Plan, Shortfall, Term
@@ -72,9 +73,9 @@ def summary(plan: Plan) -> str:
     tier = "no host tier" if plan.mode is Mode.NONE else plan.mode.value
     pool = f" with a host pool of {format_bytes(plan.host.pool)}" if plan.host.pool else ""
     at_max, typical = plan.at_max, plan.at_typical
-    holds = f"{decimal(at_max.tier)} requests of {at_max.tokens:,} tokens"
+    holds = f"{_counted(at_max.tier, 'request')} of {_counted(at_max.tokens, 'token')}"
     if typical.tokens != at_max.tokens:
-        holds += f" or {decimal(typical.tier)} of {typical.tokens:,}"
+        holds += f" or {_count(typical.tier)} of {typical.tokens:,}"
     return f"{tier}{pool}, KV in {plan.kv_dtype}: {holds} at once; binding is {plan.limit.resource.value}"
 
 
@@ -111,6 +112,17 @@ def without_note(plan: Mapping[str, Any]) -> dict[str, Any]:
     warnings = [warning for warning in plan.get("warnings") or () if not warning.startswith(_NOTE)]
     kept = {name: value for name, value in plan.items() if name != "warnings"}
     return kept | ({"warnings": warnings} if warnings else {})
+
+
+def _count(value: Fraction | int) -> str:
+    """A number for people: "26,217", "15.26"; cut off, not rounded up."""
+    hundredths = int(value * 100)
+    number, rest = divmod(hundredths, 100)
+    return f"{number:,}.{rest:02d}" if rest else f"{number:,}"
+
+
+def _counted(value: Fraction | int, noun: str) -> str:
+    return f"{_count(value)} {noun if value == 1 else f'{noun}s'}"
 
 
 def _terms(terms: tuple[Term, ...]) -> list[HbmTerm]:

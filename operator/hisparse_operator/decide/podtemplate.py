@@ -15,7 +15,7 @@ from hisparse.plan import Plan
 from hisparse.reserved import LAUNCHER_PORT
 from hisparse.spec import HiSparseInferenceSpec, PodTemplateOverlay
 from hisparse.units import format_quantity, parse_quantity
-from hisparse_operator.decide.capacity import GPU_RESOURCE, PRODUCT_LABEL, tolerations_of
+from hisparse_operator.decide.capacity import CPU_PER_GPU, GPU_RESOURCE, PRODUCT_LABEL, tolerations_of
 from hisparse_operator.decide.identity import Parent
 from hisparse_operator.decide.planning import Planned, download_bytes, engine_version
 from hisparse_operator.decide.pods import ENGINE
@@ -29,7 +29,6 @@ MODEL_CACHE: Final = "/models/cache"
 CACHE: Final = "/cache"
 INSTALLED: Final = "/hisparse"
 TMP: Final = "/tmp"
-_CPU_PER_GPU: Final = 1
 _SHM, _PLAN, _CACHE, _TMP = "hisparse-shm", "hisparse-plan", "hisparse-cache", "hisparse-tmp"
 _MODELS, _MODEL_CACHE, _LAUNCHER = "hisparse-models", "hisparse-model-cache", "hisparse-launcher"
 
@@ -196,7 +195,7 @@ def _resources(spec: HiSparseInferenceSpec, model: ModelFacts, plan: Plan) -> di
         wanted.gpu_resource_name or GPU_RESOURCE: str(wanted.gpus),
         "memory": format_quantity(plan.host.pod),
     }
-    requests = fixed | {"cpu": wanted.cpu or str(_CPU_PER_GPU * wanted.gpus)}
+    requests = fixed | {"cpu": wanted.cpu or str(CPU_PER_GPU * wanted.gpus)}
     if disk := _disk(spec, model):
         requests["ephemeral-storage"] = disk
     return {"requests": requests, "limits": fixed}

@@ -53,6 +53,7 @@ class Reason(StrEnum):
     TAINT_MISMATCH = "TaintMismatch"
     PVC_NOT_BOUND = "PVCNotBound"
     SCHEDULING_GATED = "SchedulingGated"
+    NODES_CORDONED = "NodesCordoned"
     UNSCHEDULABLE = "Unschedulable"
     QUOTA_EXCEEDED = "QuotaExceeded"
     PODS_REFUSED = "PodsRefused"
@@ -80,6 +81,8 @@ class Reason(StrEnum):
     SCALING = "Scaling"
     COMPLETE = "Complete"
     NEW_REVISION_FAILING = "NewRevisionFailing"
+    NO_PLACE = "NoPlaceForNewRevision"
+    POD_STUCK_TERMINATING = "PodStuckTerminating"
     HELD = "Held"
     PAUSED = "Paused"
     PLAN_ONLY = "PlanOnly"
@@ -112,6 +115,7 @@ MEANING: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.TAINT_MISMATCH: "the nodes that are left have taints that the pod does not tolerate",
         Reason.PVC_NOT_BOUND: "a volume claim of the pod does not exist or is not bound",
         Reason.SCHEDULING_GATED: "somebody (a queue) holds the pod back with a scheduling gate",
+        Reason.NODES_CORDONED: "the nodes that are left are cordoned; kubectl uncordon one",
         Reason.UNSCHEDULABLE: "the scheduler's message has the cause",
         Reason.QUOTA_EXCEEDED: "a ResourceQuota of the namespace refuses the pod",
         Reason.PODS_REFUSED: "the API server refuses the pod; the message is its own",
@@ -135,6 +139,8 @@ MEANING: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.SCALING: "pods are being added or removed",
         Reason.COMPLETE: "nothing is left to do",
         Reason.NEW_REVISION_FAILING: "a pod of the new revision does not start; healthy old ones are left alone",
+        Reason.NO_PLACE: "no old pod is on a node that may take a new one, so none is taken; see the message",
+        Reason.POD_STUCK_TERMINATING: "a deleted pod should have ended by now; the message names it and its node",
         Reason.HELD: "the spec is invalid or does not fit: what runs stays as it is",
         Reason.PAUSED: "spec.paused is true: nothing but status is written",
         Reason.PLAN_ONLY: "spec.planOnly is true: nothing but status is written",
@@ -156,6 +162,7 @@ class EventReason(StrEnum):
     ENGINE_FAILED = "EngineFailed"
     UNAVAILABLE = "Unavailable"
     NOT_READY = "NotReady"
+    STRAY_POD = "StrayPod"
     INTERNAL_ERROR = "InternalError"
 
 
@@ -168,6 +175,7 @@ EVENT_MEANING: Final[Mapping[EventReason, str]] = MappingProxyType(
         EventReason.ROLLOUT_COMPLETE: "every wanted pod is of the update revision and ready",
         EventReason.ENGINE_FAILED: "an engine container ended with a failure that was not known before",
         EventReason.UNAVAILABLE: "Available became False",
+        EventReason.STRAY_POD: "a pod behind the Service belongs to no revision any more (its label was removed)",
         EventReason.NOT_READY: "Ready became False",
         EventReason.INTERNAL_ERROR: "a bug in the operator; its log has the trace, and it tries again",
     }

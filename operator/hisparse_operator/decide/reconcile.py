@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
@@ -14,11 +15,14 @@ from typing import Any, Final
 from hisparse_operator.decide import events, failures, intent, judge, pods, revisions, rollout, status
 from hisparse_operator.decide.children import Children
 from hisparse_operator.decide.conditions import Status
-from hisparse_operator.decide.identity import REVISION_LABEL, family, is_going, labels_of, parent_of
+from hisparse_operator.decide.identity import Parent, family, is_going, labels_of, parent_of, revision_of
 from hisparse_operator.decide.intent import Intent
 from hisparse_operator.decide.judge import Scene
+from hisparse_operator.decide.places import Places
+from hisparse_operator.decide.pods import EnginePod
 from hisparse_operator.decide.reasons import Reason
-from hisparse_operator.decide.rollout import Fleet, Step
+from hisparse_operator.decide.revisions import Revision
+from hisparse_operator.decide.rollout import Fleet, Step, Terms
 from hisparse_operator.settings import OperatorSettings
 from hisparse_operator.world import Object, Outcome, World
 
@@ -44,9 +48,12 @@ def reconcile(world: World, now: datetime, settings: OperatorSettings) -> Outcom
     kin = family(world, parent)
     known = revisions.read(kin.ours)
     wish = intent.resolve(kin.ours, parent, known, settings)
-    fleets = _fleets(kin.ours)
+    seen = pods.read(kin.ours.pods, kin.ours.endpoint_slices, now)
+    remembered = {one.hash for one in known} | ({wish.target.hash} if wish.target else set())
+    fleets = _fleets(kin.ours, seen, remembered)
     wanted = _wanted(world.inference, wish, fleets)
-    step = _step(wish, wanted, fleets)
+    places = Places(world.nodes, wish.target.template if wish.target else {})
+    step = _step(wish, wanted, fleets, kin.ours, places, known)
     children = Children(parent, kin, wish, known, wanted, step, fleets, settings)
     scene = Scene(
         intent=wish,
@@ -56,6 +63,9 @@ def reconcile(world: World, now: datetime, settings: OperatorSettings) -> Outcom
         replica_sets=kin.ours.replica_sets,
         before=world.inference.get("status") or {},
         conflicts=children.conflicts(),
+        places=places,
+        strays=_strays(seen, fleets, parent),
+        name=parent.name,
     )
     judged = judge.conditions(scene)
     report = status.document(
@@ -72,20 +82,44 @@ def reconcile(world: World, now: datetime, settings: OperatorSettings) -> Outcom
         delete=children.deletions(),
         status=report,
         events=events.events(scene, judged, report),
-        retry_seconds=_retry(scene),
+        retry_seconds=_retry(scene, now),
     )
 
 
-def _fleets(world: World) -> tuple[Fleet, ...]:
-    seen = pods.read(world.pods, world.endpoint_slices)
-    replicas: dict[str, int] = {}
+def _fleets(world: World, seen: Iterable[EnginePod], remembered: Iterable[str]) -> tuple[Fleet, ...]:
+    """The pods by revision. Whose ReplicaSet is gone, or on its way out, keeps the pods that it has.
+
+    Without a ReplicaSet, and with nothing to make one from, pods that stay cannot be led: they are strays.
+    """
+    told: dict[str, int] = {}
+    live: set[str] = set()
     for replica_set in world.replica_sets:
-        # one that is being deleted keeps nothing, though its pods still hold their GPUs
-        count = 0 if is_going(replica_set) else int(replica_set["spec"].get("replicas", 1))
-        replicas[labels_of(replica_set).get(REVISION_LABEL, "")] = count
-    names = sorted({*replicas, *(pod.revision for pod in seen if not pod.finished)} - {""})
+        revision = revision_of(replica_set)
+        if is_going(replica_set):
+            told.setdefault(revision, 0)
+        else:
+            live.add(revision)
+            told[revision] = int(replica_set["spec"].get("replicas", 1))
+    led = {*told, *remembered}
+    by_name: dict[str, list[EnginePod]] = {name: [] for name in told}
+    for pod in seen:
+        if pod.revision in told or (not pod.finished and (pod.revision in led or pod.terminating)):
+            by_name.setdefault(pod.revision, []).append(pod)
     return tuple(
-        Fleet(name, replicas.get(name, 0), tuple(pod for pod in seen if pod.revision == name)) for name in names
+        Fleet(name, told[name] if name in live else sum(pod.active for pod in mine), tuple(mine), live=name in live)
+        for name, mine in sorted(by_name.items())
+        if name
+    )
+
+
+def _strays(seen: Iterable[EnginePod], fleets: Iterable[Fleet], parent: Parent) -> tuple[EnginePod, ...]:
+    """Pods behind our Service that belong to no revision: somebody took their label away."""
+    known = {pod.uid for fleet in fleets for pod in fleet.pods}
+    ours = parent.selector().items()
+    return tuple(
+        pod
+        for pod in seen
+        if pod.active and pod.uid not in known and all(labels_of(pod.raw).get(key) == value for key, value in ours)
     )
 
 
@@ -99,18 +133,37 @@ def _wanted(inference: Object, wish: Intent, fleets: Iterable[Fleet]) -> int:
     return sum(fleet.replicas for fleet in fleets)
 
 
-def _step(wish: Intent, wanted: int, fleets: tuple[Fleet, ...]) -> Step | None:
+def _step(
+    wish: Intent,
+    wanted: int,
+    fleets: tuple[Fleet, ...],
+    ours: World,
+    places: Places,
+    known: Iterable[Revision],
+) -> Step | None:
     if wish.target is None:
         return None
+    target = wish.target.hash
     # where today nothing fits (nodes cordoned, gone), a new pod would have no place: no healthy one is taken for it
     fits = wish.planned is None or wish.planned.status is not Status.FALSE
-    return rollout.step(wanted, wish.target.hash, fleets, advance=wish.rolled_out and fits)
+    new = [pod for fleet in fleets if fleet.revision == target for pod in fleet.active]
+    templates = {one.hash: one.template for one in known}
+    terms = Terms(
+        advance=wish.rolled_out and fits,
+        may_go=lambda pod: not pod.scheduled or failures.trouble_of(pod) is not None or places.may_hold(pod.node),
+        covers=lambda revision: places.covers(Places(places.nodes, templates.get(revision, {}))),
+        failing=any(failures.trouble_of(pod) is not None for pod in new),
+        refused=any(revision_of(one) == target and failures.refusal_of(one) is not None for one in ours.replica_sets),
+    )
+    return rollout.step(wanted, target, fleets, terms)
 
 
-def _retry(scene: Scene) -> int | None:
-    """Where time alone changes something: the hub answers again, a namesake's leftovers are collected."""
-    if scene.conflicts:
-        return CONFLICT_RETRY_SECONDS
+def _retry(scene: Scene, now: datetime) -> int | None:
+    """Where time alone changes something: the hub answers again, leftovers are collected, a pod should have ended."""
+    moments = [CONFLICT_RETRY_SECONDS] if scene.conflicts else []
     planned = scene.intent.planned
-    asks = planned is not None and planned.reason is Reason.UNKNOWN_MODEL_FACTS and not scene.intent.rolled_out
-    return HUB_RETRY_SECONDS if asks else None
+    if planned is not None and planned.reason is Reason.UNKNOWN_MODEL_FACTS and not scene.intent.rolled_out:
+        moments.append(HUB_RETRY_SECONDS)
+    due = (pods.due(pod.raw) for fleet in scene.fleets for pod in fleet.pods if not pod.overdue and not pod.finished)
+    moments += [max(1, math.ceil((moment - now).total_seconds())) for moment in due if moment is not None]
+    return min(moments, default=None)

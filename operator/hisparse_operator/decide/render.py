@@ -11,7 +11,7 @@ from typing import Any, Final
 from hisparse.model import ModelFacts
 from hisparse.spec import HiSparseInferenceSpec
 from hisparse_operator.decide import planstatus, podtemplate
-from hisparse_operator.decide.identity import Parent
+from hisparse_operator.decide.identity import ROOM_ANNOTATION, Parent, revision_of
 from hisparse_operator.decide.planning import Planned, engine_version
 from hisparse_operator.decide.pods import EnginePod
 from hisparse_operator.decide.revisions import PLAN_FILE, TEMPLATE_ANNOTATION, Revision
@@ -78,7 +78,7 @@ def as_it_is(parent: Parent, live: Object, replicas: int) -> dict[str, Any]:
         "metadata": {
             "name": metadata["name"],
             "namespace": parent.namespace,
-            "labels": dict(metadata.get("labels") or {}),
+            "labels": {**(metadata.get("labels") or {}), **parent.labels(revision_of(live))},
             "ownerReferences": parent.owner_references(),
         },
         "spec": {
@@ -152,9 +152,9 @@ def network_policy_of(parent: Parent, revisions: Iterable[Revision]) -> dict[str
         {
             (int(port["containerPort"]), str(port.get("protocol", "TCP")))
             for revision in revisions
-            for container in revision.template.get("spec", {}).get("containers", ())
+            for container in (revision.template.get("spec") or {}).get("containers") or ()
             for port in container.get("ports") or ()
-            if port.get("name") != podtemplate.LAUNCHER
+            if isinstance(port.get("containerPort"), int) and port.get("name") != podtemplate.LAUNCHER
         }
     )
     return {
@@ -167,8 +167,12 @@ def network_policy_of(parent: Parent, revisions: Iterable[Revision]) -> dict[str
     }
 
 
-def goes_first(parent: Parent, pod: EnginePod) -> dict[str, Any]:
-    """Marks the pod that its ReplicaSet should take. With the uid, nothing is made where the pod is gone."""
+def goes_first(parent: Parent, pod: EnginePod, heir: str | None) -> dict[str, Any]:
+    """Marks the pod that its ReplicaSet should take, and the revision that gets its place.
+
+    With the uid, nothing is made where the pod is gone.
+    """
+    room = {ROOM_ANNOTATION: heir} if heir else {}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -176,7 +180,7 @@ def goes_first(parent: Parent, pod: EnginePod) -> dict[str, Any]:
             "name": pod.name,
             "namespace": parent.namespace,
             "uid": pod.uid,
-            "annotations": {DELETION_COST: _GOES_FIRST},
+            "annotations": {DELETION_COST: _GOES_FIRST, **room},
         },
     }
 

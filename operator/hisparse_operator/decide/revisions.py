@@ -16,7 +16,7 @@ from typing import Any, Final
 from hisparse.engine import TEMPLATE_VERSION
 from hisparse.spec import HiSparseInferenceSpec
 from hisparse_operator.decide import planstatus
-from hisparse_operator.decide.identity import REVISION_LABEL, Parent, labels_of, name_of, named
+from hisparse_operator.decide.identity import REVISION_LABEL, Parent, labels_of, name_of, named, revision_of
 from hisparse_operator.kinds import GROUP
 from hisparse_operator.world import Object, World
 
@@ -107,8 +107,7 @@ def read(world: World) -> tuple[Revision, ...]:
     lost = [
         revision
         for replica_set in world.replica_sets
-        if labels_of(replica_set).get(REVISION_LABEL, "") not in names | {""}
-        and (revision := _recovered(replica_set, world)) is not None
+        if revision_of(replica_set) not in names | {""} and (revision := _recovered(replica_set, world)) is not None
     ]
     return tuple(sorted(stored + lost, key=lambda revision: (revision.number, revision.hash)))
 
@@ -135,18 +134,34 @@ def _stored(obj: Object) -> Revision | None:
     """A ControllerRevision of ours. Anybody may make one with our labels: without our data it is not a revision."""
     data = obj.get("data")
     revision = labels_of(obj).get(REVISION_LABEL) or name_of(obj).rpartition("-")[2]
-    if not isinstance(data, Mapping) or not isinstance(data.get("template"), Mapping):
+    if not isinstance(data, Mapping) or not _is_revision(data):
         return None
     return Revision(
         hash=revision,
         number=int(obj.get("revision", 0)),
-        template_version=int(data.get("templateVersion", TEMPLATE_VERSION)),
+        template_version=data["templateVersion"],
         template=data["template"],
-        launch=data.get("launch") or {},
+        launch=data["launch"],
         plan=data.get("plan") or {},
         mode=data.get("mode") or {},
         products=tuple(data.get("products") or ()),
         version=str(data.get("engineVersion", "")),
+    )
+
+
+def _is_revision(data: Mapping[str, Any]) -> bool:
+    """Whether this can have been written by us: everything that pods are made from is there."""
+    template = data.get("template")
+    spec = template.get("spec") if isinstance(template, Mapping) else None
+    containers = spec.get("containers") if isinstance(spec, Mapping) else None
+    blocks = (data.get(name, {}) for name in ("plan", "mode"))
+    return (
+        isinstance(containers, Sequence)
+        and bool(containers)
+        and all(isinstance(one, Mapping) for one in (*containers, *blocks))
+        and isinstance(data.get("launch"), Mapping)
+        and isinstance(data.get("templateVersion"), int)
+        and isinstance(data.get("products", []), list)
     )
 
 
@@ -158,7 +173,7 @@ def _recovered(replica_set: Object, world: World) -> Revision | None:
     except ValueError:
         return None
     annotations = replica_set["metadata"].get("annotations") or {}
-    digest = labels_of(replica_set)[REVISION_LABEL]
+    digest = revision_of(replica_set)
     status: Mapping[str, Any] = world.inference.get("status") or {}
     shown = status if status.get("updateRevision") == digest else {}
     return Revision(

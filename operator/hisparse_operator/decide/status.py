@@ -60,15 +60,20 @@ def document(
 
 
 def current_revision(scene: Scene) -> str | None:
-    """The revision that was rolled out last: the old one until every wanted pod is of the new one and serves."""
+    """The revision that was rolled out last: the old one until every wanted pod is of the new one and serves.
+
+    None before anything has served.
+    """
     if scene.intent.target is None:
         return None
-    if scene.step is not None and scene.step.phase is Phase.COMPLETE:
+    if scene.wanted and scene.step is not None and scene.step.phase is Phase.COMPLETE:
         return scene.target
     if said := scene.before.get("currentRevision"):
         return str(said)
-    # a status that was lost: whatever has most pods
-    return max(scene.old, key=lambda fleet: (fleet.places, fleet.revision), default=scene.new).revision
+    # a status that was lost: whatever serves most
+    serving = [fleet for fleet in scene.fleets if fleet.serving]
+    best = max(serving, key=lambda fleet: (fleet.serving, fleet.revision), default=None)
+    return best.revision if best else None
 
 
 def phase(scene: Scene, judged: tuple[Condition, ...]) -> str:
