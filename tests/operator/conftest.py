@@ -243,6 +243,10 @@ def operators_everywhere(private_cluster: Cluster, tmp_path: Path) -> Iterator[O
     grant(private_cluster, found.namespace, found.user, everywhere=True)
     yield found
     end(found)
+    # its pods hold GPUs that the next test counts on
+    private_cluster.kubectl("-n", found.namespace, "delete", "hisparseinferences", "--all", "--wait=false", check=False)
+    pods = f"/api/v1/namespaces/{found.namespace}/pods"
+    until(lambda: not (private_cluster.control_plane.api.get(pods) or {"items": []})["items"], "its pods are gone")
 
 
 def end(operators: Operators) -> None:

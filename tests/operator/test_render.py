@@ -223,7 +223,11 @@ def test_probes_ask_the_launcher_and_follow_the_plan() -> None:
     assert startup["periodSeconds"] * startup["failureThreshold"] == 3600
     paths = [container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness", "liveness")]
     assert paths == ["/startedz", "/readyz", "/livez"]
-    assert container["lifecycle"]["preStop"]["httpGet"] == {"path": "/drain", "port": "launcher", "scheme": "HTTP"}
+    drain = container["lifecycle"]["preStop"]["httpGet"]
+    assert (drain["path"], drain["port"]) == ("/drain", "launcher")
+    (header,) = drain["httpHeaders"]
+    assert header["name"] == "X-Hisparse-Drain-Key"
+    assert header["value"] == json.loads(children(spec)["ConfigMap"]["data"]["plan.json"])["launcher"]["drainKey"]
     assert pod(spec)["terminationGracePeriodSeconds"] == 600
 
 

@@ -6,6 +6,7 @@ are never rendered again and new ones must not differ from them by accident.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from hisparse_operator.decide.planning import Planned, download_bytes, engine_ve
 from hisparse_operator.decide.pods import ENGINE
 from hisparse_operator.settings import OperatorSettings
 
+DRAIN_KEY_HEADER: Final = "X-Hisparse-Drain-Key"
 HTTP: Final = "http"
 LAUNCHER: Final = "launcher"
 PLAN_FOLDER: Final = "/etc/hisparse"
@@ -65,13 +67,19 @@ def serve_command(spec: HiSparseInferenceSpec, plan: Plan) -> tuple[str, ...]:
     return engine.command(_model_path(spec), flags, (spec.engine.args if spec.engine else None) or ())
 
 
-def launch_document(spec: HiSparseInferenceSpec, plan: Plan) -> dict[str, Any]:
+def drain_key(parent: Parent, revision: str) -> str:
+    """What the preStop hook shows to /drain: known to whoever may read the pod, and not to users of the engine."""
+    return hashlib.sha256(f"{parent.uid}/{revision}/drain".encode()).hexdigest()[:32]
+
+
+def launch_document(parent: Parent, revision: str, spec: HiSparseInferenceSpec, plan: Plan) -> dict[str, Any]:
     """plan.json."""
     return engine.launch_document(
         plan,
         served_name=served_name(spec.model),
         engine_port=engine_port(spec),
         launcher_port=LAUNCHER_PORT,
+        drain_key=drain_key(parent, revision),
     )
 
 
@@ -105,7 +113,7 @@ def pod_template(
         "volumeMounts": mounts,
         # the launcher's last words (exit 2 and 3) reach the pod's status
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        **_probes(plan),
+        **_probes(plan, drain_key(parent, revision)),
         "securityContext": {**_CONTAINER_SECURITY, **(overlay.container_security_context or {})},
     }
     if spec.engine and spec.engine.env_from:
@@ -208,7 +216,7 @@ def _disk(spec: HiSparseInferenceSpec, model: ModelFacts) -> str | None:
     return format_quantity(size) if (size := download_bytes(spec, model)) else None
 
 
-def _probes(plan: Plan) -> dict[str, Any]:
+def _probes(plan: Plan, key: str) -> dict[str, Any]:
     """The launcher answers: it knows that an engine drains, hangs or loads, which a port does not tell."""
 
     def get(path: str) -> dict[str, Any]:
@@ -224,7 +232,9 @@ def _probes(plan: Plan) -> dict[str, Any]:
         "readinessProbe": {"httpGet": get("/readyz"), "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 2},
         "livenessProbe": {"httpGet": get("/livez"), "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
         # answers when the drain is over; SIGTERM comes after that
-        "lifecycle": {"preStop": {"httpGet": get("/drain")}},
+        "lifecycle": {
+            "preStop": {"httpGet": get("/drain") | {"httpHeaders": [{"name": DRAIN_KEY_HEADER, "value": key}]}},
+        },
     }
 
 

@@ -40,7 +40,7 @@ def new_revision(
         number=0,
         template_version=template_version,
         template=podtemplate.pod_template(parent, digest, spec, model, planned, settings),
-        launch=podtemplate.launch_document(spec, plan),
+        launch=podtemplate.launch_document(parent, digest, spec, plan),
         plan=planstatus.of_plan(plan),
         mode=planstatus.mode_of(plan),
         products=planned.products,
