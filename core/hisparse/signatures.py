@@ -13,13 +13,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Signature:
-    """One known failure. tier_specific: it could not have happened with mode None."""
+    """One known failure: the text that shows it, what it means, and what to do."""
 
     name: str
     pattern: str
     cause: str
     next_step: str
-    tier_specific: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,6 @@ SIGNATURES: tuple[Signature, ...] = (
         r"HiSparse host pool has \d+ blocks but max_model_len needs \d+",
         "the host pool cannot hold one request of max_model_len",
         "raise kvTier.hostPool.size or lower context.maxTokens",
-        tier_specific=True,
     ),
     Signature(
         "HostPoolExceedsMemory",
@@ -44,42 +42,36 @@ SIGNATURES: tuple[Signature, ...] = (
         "the node has less memory available than the host pool: something else holds it, or an earlier pool is still "
         "being freed",
         "lower kvTier.hostPool.size, or see what holds the node's memory",
-        tier_specific=True,
     ),
     Signature(
         "ShmTooSmall",
         r"Insufficient space in /dev/shm",
         "/dev/shm of the pod is smaller than the shared region",
         "the operator sizes /dev/shm from the plan: a podTemplate volume may hide it",
-        tier_specific=True,
     ),
     Signature(
         "HostRegisterFailed",
         r"cudaHostRegister failed",
         "the driver refused to pin the host pool",
         "lower kvTier.hostPool.size; check the node's locked-memory limits and free memory",
-        tier_specific=True,
     ),
     Signature(
         "StaleOffloadRegion",
         r"OSError: \[Errno 14\] Bad address",
         "a file of an earlier engine is left in /dev/shm",
         "delete the pod (not only the container) so that /dev/shm is new",
-        tier_specific=True,
     ),
     Signature(
         "HiSparseUnsupported",
         r"HiSparse (?:currently requires|does not support|is only supported|requires) ",
         "the engine refuses HiSparse with this model, flag or platform",
         "read the line: it names what is not supported; set kvTier.mode None to run without",
-        tier_specific=True,
     ),
     Signature(
         "DeviceBufferTooSmall",
         r"HiSparse device_buffer_size must cover every decode query",
         "kvTier.hiSparse.deviceBufferTokens is smaller than index_topk rows per query",
         "leave kvTier.hiSparse.deviceBufferTokens out",
-        tier_specific=True,
     ),
     Signature(
         "KvCacheTooSmall",
@@ -174,7 +166,7 @@ _PREFIX = re.compile(r"^\([^)]*\)\s*")
 
 
 def find(log: str) -> Match | None:
-    """The first known cause in a log, else the generic line, else None.
+    """A known cause in a log, in the order of the catalogue (the most telling first), else the generic line, else None.
 
     What follows the start of a normal shutdown is left out: vLLM logs EngineDeadError while it drains.
     """

@@ -98,19 +98,6 @@ class PlanStatus(Reported):
     """What to know before relying on it."""
 
 
-class EngineStatus(Reported):
-    """What the engine itself said."""
-
-    version: str | None = None
-    """vLLM release."""
-    gpu_blocks: int | None = None
-    """KV blocks in HBM."""
-    host_blocks: int | None = None
-    """KV blocks in the host pool."""
-    steady_state_concurrency: str | None = None
-    """Requests of maxTokens that run at once."""
-
-
 class RejectedNodes(Reported):
     """Nodes that cannot hold a replica, by reason."""
 
@@ -131,8 +118,6 @@ class CapacityStatus(Reported):
 
     candidate_nodes: int | None = None
     """Nodes that could hold a replica."""
-    free_nodes: int | None = None
-    """Candidate nodes with enough free for one more replica."""
     rejected: list[RejectedNodes] | None = None
     """The others."""
 
@@ -148,6 +133,8 @@ class LastFailure(Reported):
     """Exit code."""
     signature: str | None = None
     """Known cause that the log shows."""
+    advice: str | None = None
+    """What that cause means and what to do."""
     time: str | None = None
     """When, RFC 3339."""
     log_tail: str | None = None
@@ -207,8 +194,6 @@ class HiSparseInferenceStatus(Reported):
     """The KV tier in force."""
     plan: PlanStatus | None = None
     """The plan of today's operator for this spec."""
-    engine: EngineStatus | None = None
-    """What the engine itself said."""
     capacity: CapacityStatus | None = None
     """Nodes that could hold a replica, and those that cannot."""
     last_failure: LastFailure | None = None

@@ -25,8 +25,7 @@ class World:
 
     Children are those that carry our labels, whoever owns them. nodes is None where the operator may not look
     (namespaced mode). previous_logs maps a pod to the last lines of its engine container's previous run, read only
-    for a failure that the status does not name yet. owned_replicas is the value of spec.replicas, or None
-    where another field manager owns it (an autoscaler).
+    for a failure that the status does not name yet.
     """
 
     inference: Object

@@ -137,10 +137,11 @@ def _failure(scene: Scene, status: Mapping[str, Any]) -> Iterator[Event]:
         return
     code = f" with exit code {failure['exitCode']}" if "exitCode" in failure else ""
     cause = failure.get("logTail", "").strip().splitlines()
+    advice = failure.get("advice") or "No cause of the catalogue: see status.lastFailure and the log of the pod"
     yield Event(
         "Warning",
         EventReason.ENGINE_FAILED.value,
         f"Pod {failure['pod']} ended{code} ({failure['reason']}, signature {failure['signature']})"
         + (f": {cause[-1][:400]}" if cause else "")
-        + " - see status.lastFailure.",
+        + f". {advice}.",
     )

@@ -109,7 +109,7 @@ def last_failure(
     if latest is None or (old and str(old.get("time", "")) > latest["time"]):
         return dict(old) if old else None
     if old and _same(old, latest):
-        latest = {**latest, **{key: old[key] for key in ("signature", "logTail") if key in old}}
+        latest = {**latest, **{key: old[key] for key in ("signature", "advice", "logTail") if key in old}}
     log = previous_logs.get(latest["pod"])
     if log is not None and "signature" not in latest:
         latest |= _explained(log)
@@ -199,7 +199,8 @@ def _explained(log: str) -> dict[str, Any]:
     match = signatures.find(log)
     if match is None:
         return {"signature": UNKNOWN_SIGNATURE} | ({"logTail": tail(log)} if log.strip() else {})
-    return {"signature": match.signature.name, "logTail": tail(match.line)}
+    known = match.signature
+    return {"signature": known.name, "advice": f"{known.cause}; {known.next_step}", "logTail": tail(match.line)}
 
 
 def tail(text: str) -> str:

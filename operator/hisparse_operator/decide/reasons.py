@@ -37,11 +37,6 @@ class Reason(StrEnum):
     FITS = "Fits"
     HBM_INSUFFICIENT = "HBMInsufficient"
     HOST_MEMORY_INSUFFICIENT = "HostMemoryInsufficient"
-    HOST_POOL_INSUFFICIENT = "HostPoolInsufficient"
-    SEQUENCES_INSUFFICIENT = "SequencesInsufficient"
-    GPUS_INSUFFICIENT = "GPUsInsufficient"
-    SHM_EXCEEDS_NODE = "ShmExceedsNode"
-    MAX_LEN_EXCEEDS_POOL = "MaxLenExceedsPool"
     NO_MATCHING_NODES = "NoMatchingNodes"
     NO_GPU_LABELS = "NoGPULabels"
     NODES_NOT_VISIBLE = "NodesNotVisible"
@@ -100,11 +95,6 @@ MEANING: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.FITS: "at least one kind of node holds a replica; status.plan has the numbers",
         Reason.HBM_INSUFFICIENT: "GPU memory is too small for weights, workspace and one request of maxTokens",
         Reason.HOST_MEMORY_INSUFFICIENT: "the pod needs more memory than the nodes can give",
-        Reason.HOST_POOL_INSUFFICIENT: "the host pool holds less than one request of maxTokens",
-        Reason.SEQUENCES_INSUFFICIENT: "maxConcurrentRequests or maxBatchedTokens leaves no room for one request",
-        Reason.GPUS_INSUFFICIENT: "no node has as many GPUs as a replica asks for",
-        Reason.SHM_EXCEEDS_NODE: "/dev/shm for the pool is larger than the nodes' memory",
-        Reason.MAX_LEN_EXCEEDS_POOL: "maxTokens is longer than the whole pool",
         Reason.NO_MATCHING_NODES: "no node can take a replica; status.capacity.rejected says why, node by node",
         Reason.NO_GPU_LABELS: "no node carries nvidia.com/gpu.product, so nobody can say which GPU it has",
         Reason.NODES_NOT_VISIBLE: "the operator may not look at nodes; the plan rests on the product that was named",
