@@ -214,6 +214,7 @@ def test_what_the_log_said_stays_with_the_same_failure() -> None:
     first = failures.last_failure([read(ended("a", LATE))], {"a": "cudaHostRegister failed: out of memory"}, None)
     assert first is not None
     assert first["signature"] == "HostRegisterFailed"
+    assert "locked-memory limits" in first["advice"]
     assert failures.last_failure([read(ended("a", LATE))], {}, first) == first
 
 
