@@ -8,11 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from hisparse_testenv import real_node, shared
 from hisparse_testenv.api import ApiError
 from hisparse_testenv.control_plane import ControlPlane
 from hisparse_testenv.shared import Cluster, RealCluster
+
+# The suite tries the same examples every time, so that main stays green; HYPOTHESIS_PROFILE=explore looks for new ones.
+settings.register_profile("steady", derandomize=True)
+settings.register_profile("explore", max_examples=400)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 # set by the first process of a session and inherited by the workers of pytest-xdist
 OWNER = "HISPARSE_TEST_OWNER"

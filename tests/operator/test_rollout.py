@@ -794,8 +794,20 @@ def test_a_rollout_never_serves_less_than_wanted_minus_one(middle: list[Any]) ->
         assert after >= min(before, wanted - 1)
 
 
+# the target fails, a stand-in is given the free place on a node that has none: it was taken from it and given back
+STAND_IN_WITHOUT_A_PLACE = [
+    ("spec", dense(replicas=3, placement={"nodeSelector": {"kubernetes.io/hostname": "node-1"}})),
+    "operate",
+    "control",
+    ("spec", dense(replicas=3, engine={"args": ["--enable-nonsense"]}, restartToken="c")),
+    ("evict", "ends"),
+    ("orphan", ""),
+]
+
+
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(before=actions)
+@example(before=STAND_IN_WITHOUT_A_PLACE)
 def test_every_rest_is_a_fixed_point(before: list[Any]) -> None:
     cluster = SmallCluster(dense(replicas=2), nodes(2))
     for action in before:

@@ -130,18 +130,28 @@ def step(wanted: int, target: str, fleets: Sequence[Fleet], terms: Terms | None 
 
 def _more(new: Fleet, old: Sequence[Fleet], free: int, terms: Terms) -> dict[str, int]:
     """Who gets the free places: the target, unless it has shown that its pods do not come up and another's serve."""
-    proven = [fleet for fleet in old if fleet.live and fleet.serving]
-    if (terms.failing or terms.refused) and new.replicas and proven:
-        best = max(proven, key=lambda fleet: (fleet.serving, fleet.revision))
+    if stand_ins := _stand_ins(new, old, terms):
+        best = max(stand_ins, key=lambda fleet: (fleet.serving, fleet.revision))
         return {best.revision: best.replicas + free - new.replicas}
     return {new.revision: free}
+
+
+def _stand_ins(new: Fleet, old: Sequence[Fleet], terms: Terms) -> list[Fleet]:
+    """Old revisions that serve, where the target has shown that its pods do not come up: free places are theirs."""
+    if not (terms.failing or terms.refused) or not new.replicas:
+        return []
+    return [fleet for fleet in old if fleet.live and fleet.serving]
 
 
 def _replace(new: Fleet, old: Sequence[Fleet], now: Mapping[str, int], terms: Terms) -> Step:
     if terms.refused:
         return Step(Phase.WAIT_READY, now)
     slots = [(fleet.revision, slot) for fleet in old for slot in fleet.slots()]
-    never_up = [(revision, slot) for revision, slot in slots if _is_no_loss(revision, slot, terms)]
+    # what a stand-in was given is not taken from it again at once
+    stand_ins = {fleet.revision for fleet in _stand_ins(new, old, terms)}
+    never_up = [
+        (revision, slot) for revision, slot in slots if revision not in stand_ins and _is_no_loss(revision, slot, terms)
+    ]
     if not never_up and not new.settled:
         return Step(Phase.WAIT_READY, now)
     # no place is free and every new pod serves: where the worst old pod serves too, all wanted replicas do
