@@ -350,7 +350,8 @@ def _region_shortfall(room: Room, mode: Mode, *, region: int, space: int) -> Sho
         ways.append(f"set kvTier.hostPool.size to at most {most}Gi")
     if target.memory_bytes is None and offered - region >= least_overhead_bytes(target):
         ways.append(f"set resources.memory to {offered // GIB}Gi")
-    ways.append(f"use nodes with {quantity_at_least(region + planned)} of memory")
+    use = "use nodes" if target.memory_bytes is None else "leave resources.memory out on nodes"
+    ways.append(f"{use} with {quantity_at_least(region + planned)} of memory")
     return Shortfall(
         model=room.model,
         node=room.node,

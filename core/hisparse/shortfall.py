@@ -149,10 +149,12 @@ def pool_shortfall(room: Room, *, pool: int, minimum: int, copies: int, space: i
     first = (_Change(f"set kvTier.hostPool.size to at most {largest // GIB}Gi", smaller),) if largest >= minimum else ()
     changes = _remedy(room, fits, first=first if asked else ()) if fits else []
     node = room.node.host_memory_bytes
-    if own is not None and (node is None or needed * 100 // RAM_CHECK_PERCENT + overhead_bytes(target) <= node):
+    if own is None:
+        changes.append(f"use nodes with {whole} of memory")
+    elif node is None or needed * 100 // RAM_CHECK_PERCENT + overhead_bytes(target) <= node:
         changes.append(f"raise resources.memory to {whole}")
     else:
-        changes.append(f"use nodes with {whole} of memory")
+        changes.append(f"leave resources.memory out on nodes with {whole} of memory")
     return Shortfall(
         model=room.model,
         node=room.node,

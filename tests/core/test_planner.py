@@ -266,6 +266,15 @@ class TestAdvice:
             pytest.param(GLM, h200(memory=200 * GIB), glm_target(host_pool_bytes=400 * GIB), id="far above the node"),
             pytest.param(GLM, h200(memory=300 * GIB), glm_target(sharing="Private"), id="eight private pools"),
             pytest.param(GLM, h200(4), glm_target(), id="more GPUs than a node has"),
+            pytest.param(
+                LLAMA_8B,
+                h200(1, 64 * GIB),
+                Target(max_tokens=8192, gpus=1, mode="Offload", host_pool_bytes=90 * GIB, memory_bytes=32 * GIB),
+                id="an offload region above resources.memory",
+            ),
+            pytest.param(
+                GLM, h200(memory=64 * GIB), glm_target(memory_bytes=20 * GIB), id="own memory on a small node"
+            ),
         ],
     )
     def test_doing_what_the_remedy_says_makes_it_fit(self, model: ModelFacts, node: NodeClass, target: Target) -> None:
@@ -314,8 +323,9 @@ def follow(way: str, target: Target, node: NodeClass) -> tuple[Target, NodeClass
         return replace(target, gpus=gpus, tensor=None, data=1), replace(node, gpus=max(gpus, node.gpus))
     if found := re.search(r"use nodes with (\d+) GPUs", way):
         return target, replace(node, gpus=int(found[1]))
-    if found := re.search(r"use nodes with (\d+)Gi", way):
-        return target, replace(node, host_memory_bytes=int(found[1]) * GIB)
+    if found := re.search(r"nodes with (\d+)Gi", way):
+        own = None if "leave resources.memory out" in way else target.memory_bytes
+        return replace(target, memory_bytes=own), replace(node, host_memory_bytes=int(found[1]) * GIB)
     return next((changed for text, changed in whole.items() if text in way), target), node
 
 
@@ -444,7 +454,7 @@ def test_no_advice_is_given_that_does_not_help(
         remedy = got.limit.remedy
         if found := re.match(r"on nodes with (\d+) GPUs: ", remedy):
             node, remedy = replace(node, gpus=int(found[1])), remedy[found.end() :]
-        if remedy.startswith("leave resources.memory out"):
+        if remedy == "leave resources.memory out" or remedy.startswith("leave resources.memory out, then"):
             target, remedy = replace(target, memory_bytes=None), remedy.partition(", then: ")[2]
         if found := re.match(r"on nodes with (\d+) GPUs: ", remedy):
             node, remedy = replace(node, gpus=int(found[1])), remedy[found.end() :]
