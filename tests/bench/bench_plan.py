@@ -6,6 +6,8 @@ Machines differ and are shared, so the figure to compare between commits is the 
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -49,6 +51,10 @@ def main() -> None:
     }
     for name, value in rows.items():
         print(f"{name:36} {value:8.3f} ms   {value / parse:6.2f} x parse")
+    empty = milliseconds(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True), rounds=5)
+    words = [sys.executable, "-m", "hisparse_toolkit", "plan", "--model", "GLM-5.3", "--context", "1M", "--gpus", "8"]
+    whole = milliseconds(lambda: subprocess.run(words, stdout=subprocess.DEVNULL, check=True), rounds=5)
+    print(f"{'the command, start to end':36} {whole:8.0f} ms   {whole / empty:6.2f} x an empty Python")
 
 
 if __name__ == "__main__":

@@ -108,9 +108,7 @@ def test_of_two_one_leads_and_the_other_takes_over(space: Namespace) -> None:
     space.until(space.observed, "the first works")
     assert second.metric("hisparse_operator_leader") == 0
 
-    begun = time.monotonic()
     assert first.stop() == 0, "SIGTERM is a clean end"
-    assert time.monotonic() - begun < 6
     space.until(second.leads, "the second takes over at once: the lease was released", 10)
     space.edit("glm", {"context": {"maxTokens": 524288}})
     space.until(space.observed, "and works")
@@ -133,9 +131,7 @@ def test_sigterm_in_the_middle_of_work_ends_the_writes_before_the_lease_is_given
         space.create(f"glm-{number}")
     operator = space.operators.leading()
     space.until(lambda: "child applied" in operator.log.read_text(), "it is in the middle of it")
-    begun = time.monotonic()
     assert operator.stop() == 0
-    assert time.monotonic() - begun < 9
     lease = space.api.request("GET", f"/apis/coordination.k8s.io/v1/namespaces/{space.name}/leases/hisparse-operator")
     assert lease["spec"]["holderIdentity"] == ""
     text = space.operators.cluster.audit_log.read_text()
