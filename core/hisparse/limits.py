@@ -46,7 +46,6 @@ def lifecycle_seconds(room: Room, mode: Mode, host: HostMemory, at_max: LengthRo
         drain=drain,
         worker_shutdown=worker,
         termination_grace=_given(target.grace_seconds, drain + worker + _STOP_OVERHEAD),
-        prefill_max=at_max.prefill_seconds,
     )
 
 

@@ -132,7 +132,6 @@ class Seconds:
     drain: int
     worker_shutdown: int
     termination_grace: int
-    prefill_max: int
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 
 from hisparse.engine import PINNED_IMAGE
 
@@ -15,13 +13,11 @@ class OperatorSettings:
 
     engine_image serves models where spec.engine.image says nothing, and already contains the launcher.
     launcher_image brings the launcher into an engine image that is not ours.
-    service_labels come on top of ours on every Service, e.g. for a scraper that selects by them.
     revision_history_limit is how many revisions without pods are kept to go back to.
     assumed_gpu is what a plan is made for where the operator may not look and resources.gpuProducts is absent.
     """
 
     engine_image: str = PINNED_IMAGE
     launcher_image: str = PINNED_IMAGE
-    service_labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     revision_history_limit: int = 5
     assumed_gpu: str = "h200"

@@ -188,10 +188,6 @@ class SimulatedNodes:
             timeout_s=NODE_LIMIT_S,
         )
 
-    def remove_node(self, name: str) -> None:
-        """Remove a node as if its machine had gone for good; its pods follow."""
-        self.control_plane.api.request("DELETE", f"/api/v1/nodes/{name}")
-
     def stop(self) -> None:
         """Stop kwok."""
         stop_state(self.control_plane.state)

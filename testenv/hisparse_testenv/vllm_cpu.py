@@ -24,10 +24,10 @@ UV_VERSION = "0.13.8"
 PYTHON = "3.11"
 # CUDA builds on PyPI that fail to load beside this vLLM, which then does not start; it needs none of them.
 UNWANTED = ("torchvision", "torchaudio", "torchcodec")
-# What a Debian 12 minbase image needs beyond its essential packages (which bring lscpu, asked by vLLM's CPU worker).
+# A Debian 12 minbase image needs python3 and libnuma1 beyond its essential packages (those bring lscpu, which vLLM's
+# CPU worker asks).
 # A compiler is not needed as long as the engine runs with --enforce-eager.
 # The pod needs /sys (every runtime mounts it), a writable HOME and /tmp, and about 4 GiB of memory.
-DEBIAN_PACKAGES = ("python3", "libnuma1")
 # A stand-in for the command of the real image, for /usr/local/bin/vllm.
 WRAPPER = '#!/bin/sh\nexec python3 -m vllm.entrypoints.cli.main "$@"\n'
 SERVE_FLAGS = ("--load-format", "dummy", "--enforce-eager", "--max-num-seqs", "8")

@@ -321,13 +321,6 @@ def test_the_service_speaks_to_pods_of_every_revision_and_to_no_other() -> None:
     assert found["ReplicaSet"]["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
 
 
-def test_extra_labels_of_services_do_not_hide_ours() -> None:
-    settings = OperatorSettings(service_labels={"scrape": "yes", "app.kubernetes.io/name": "other"})
-    labels = children(dense(), settings)["Service"]["metadata"]["labels"]
-    assert labels["scrape"] == "yes"
-    assert labels["app.kubernetes.io/name"] == "hisparse"
-
-
 def test_nothing_of_an_operator_version_is_in_a_pod() -> None:
     text = json.dumps(children(dense())["ReplicaSet"])
     assert "0.1.0" not in text.replace(SETTINGS.engine_image, "")

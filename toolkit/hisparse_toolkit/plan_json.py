@@ -138,7 +138,7 @@ def _plan(question: Question, plan: Plan, *, in_cluster: bool) -> _Json:
             "drain": seconds.drain,
             "workerShutdown": seconds.worker_shutdown,
             "terminationGrace": seconds.termination_grace,
-            "prefillMax": seconds.prefill_max,
+            "prefillMax": plan.at_max.prefill_seconds,
         },
         "limit": _limit(plan.limit),
         "warnings": list(plan.warnings),

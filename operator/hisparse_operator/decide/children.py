@@ -121,7 +121,6 @@ class Children:
             max_unavailable=self._max_unavailable(),
             network_policy=self._network_policy(),
             revisions=self._alive,
-            settings=self.settings,
         )
 
     def _max_unavailable(self) -> int:

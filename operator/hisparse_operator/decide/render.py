@@ -97,10 +97,9 @@ def shared_children(
     max_unavailable: int,
     network_policy: bool,
     revisions: Sequence[Revision],
-    settings: OperatorSettings,
 ) -> list[dict[str, Any]]:
     """What all revisions share: ServiceAccount, Service, and, where wanted, disruption budget and network policy."""
-    documents = [service_account(parent), service(parent, port, settings)]
+    documents = [service_account(parent), service(parent, port)]
     if replicas > 1:
         documents.append(disruption_budget(parent, max_unavailable))
     if network_policy:
@@ -113,10 +112,9 @@ def service_account(parent: Parent) -> dict[str, Any]:
     return {**_child(parent, "v1", "ServiceAccount"), "automountServiceAccountToken": False}
 
 
-def service(parent: Parent, port: int, settings: OperatorSettings) -> dict[str, Any]:
+def service(parent: Parent, port: int) -> dict[str, Any]:
     """Where requests go: the pods of all revisions that are ready."""
     document = _child(parent, "v1", "Service")
-    document["metadata"]["labels"] = {**settings.service_labels, **document["metadata"]["labels"]}
     document["spec"] = {
         "type": "ClusterIP",
         "selector": parent.selector(),
