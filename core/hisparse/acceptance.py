@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
+from hisparse.architectures import Attention
 from hisparse.engine import TEMPLATE_VERSION
 from hisparse.errors import SpecError
 from hisparse.estimates import BATCHED_TOKENS
 from hisparse.hardware import GPUS
-from hisparse.kv import MAX_DEVICE_BUFFER_TOKENS, device_buffer_tokens, hisparse_layout
-from hisparse.model import Attention, ModelFacts
+from hisparse.model import ModelFacts
 from hisparse.plan import Mode, Target
 from hisparse.room import shared_pool
+from hisparse.rope import RopeState, obstacle, rope_advice
 from hisparse.rounding import quantity_at_least
 from hisparse.spec import HiSparseInferenceSpec
+from hisparse.tier import MAX_DEVICE_BUFFER_TOKENS, device_buffer_tokens, hisparse_layout
 from hisparse.units import format_bytes, format_quantity
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -31,40 +34,62 @@ def accept(model: ModelFacts, target: Target) -> tuple[SpecError, ...]:
 
 
 def _positions(model: ModelFacts, target: Target) -> list[SpecError]:
-    longest = model.max_positions
     if target.rope_factor is not None:
-        field = "spec.context.ropeScaling"
-        if target.max_tokens <= model.max_positions:
-            return [
-                SpecError(
-                    field,
-                    f"{target.max_tokens} tokens need no scaling: {model.name} has {model.max_positions} positions;"
-                    " leave ropeScaling out (scaling costs accuracy on short prompts)",
-                )
-            ]
-        if model.rope_theta is None:
-            return [
-                SpecError(
-                    "spec.model.config",
-                    f"rope_theta of {model.name} is not known, and ropeScaling replaces all RoPE parameters of the "
-                    "engine; paste a config.json that has it",
-                )
-            ]
-        longest = int(target.rope_factor * (target.rope_original_tokens or model.native_positions))
-    if target.max_tokens <= longest:
+        return _scaling(model, target, target.rope_factor)
+    if target.max_tokens <= model.max_positions:
         return []
-    if target.rope_factor is None:
-        factor = -(-target.max_tokens // model.native_positions)
-        step = (
-            f"lower it to {longest}, or set context.ropeScaling {{type: Yarn, factor: '{factor}', "
-            f"originalMaxTokens: {model.native_positions}}} if the model was trained for it"
+    found = rope_advice(model.rope, target.max_tokens)
+    step = f"lower it to {model.max_positions}"
+    if found.state is RopeState.NEEDS_SCALING:
+        kind = "Linear" if model.rope.parameters[0].rope_type == "linear" else "Yarn"
+        step += (
+            f", or set context.ropeScaling {{type: {kind}, factor: '{found.factor}', originalMaxTokens: "
+            f"{found.original_positions}}} if the model was trained for it"
         )
-    else:
-        step = f"lower it to {longest} or raise context.ropeScaling.factor"
+    elif reason := obstacle(model.rope):
+        step += f" (no RoPE scaling helps: {reason})"
     return [
         SpecError(
             "spec.context.maxTokens",
-            f"{target.max_tokens} is above the {longest} positions of {model.name}; {step}",
+            f"{target.max_tokens} is above the {model.max_positions} positions of {model.name}; {step}",
+        )
+    ]
+
+
+def _scaling(model: ModelFacts, target: Target, factor: Fraction) -> list[SpecError]:
+    field = "spec.context.ropeScaling"
+    if target.max_tokens <= model.max_positions:
+        return [
+            SpecError(
+                field,
+                f"{target.max_tokens} tokens need no scaling: {model.name} has {model.max_positions} positions;"
+                " leave ropeScaling out (scaling costs accuracy on short prompts)",
+            )
+        ]
+    if (reason := obstacle(model.rope)) is not None:
+        return [
+            SpecError(
+                "spec.model.config" if model.rope.parameters else field,
+                f"RoPE of {model.name} cannot be scaled: {reason}; lower context.maxTokens to {model.max_positions}"
+                " or correct the config",
+            )
+        ]
+    if target.rope_type == "Dynamic":
+        return [
+            SpecError(
+                f"{field}.type",
+                f"Dynamic gives no rotation beyond the {model.max_positions} positions of {model.name}: the engine's "
+                "table does not grow with the factor; set Yarn",
+            )
+        ]
+    longest = int(factor * (target.rope_original_tokens or model.rope.trained))
+    if target.max_tokens <= longest:
+        return []
+    return [
+        SpecError(
+            "spec.context.maxTokens",
+            f"{target.max_tokens} is above the {longest} positions of {model.name}; lower it to {longest} or raise "
+            "context.ropeScaling.factor",
         )
     ]
 
@@ -89,10 +114,11 @@ def _parallelism(model: ModelFacts, target: Target) -> list[SpecError]:
             )
         ]
     if not _kv_heads_split(model, tp):
+        heads = " and ".join(map(str, model.kv_head_counts))
         return [
             SpecError(
                 field,
-                f"tensor parallel size {tp} and the {model.kv_heads} KV heads of {model.name} do not divide one "
+                f"tensor parallel size {tp} and the {heads} KV heads of {model.name} do not divide one "
                 f"another; use one of {', '.join(map(str, good))}",
             )
         ]
@@ -101,7 +127,7 @@ def _parallelism(model: ModelFacts, target: Target) -> list[SpecError]:
 
 def _kv_heads_split(model: ModelFacts, tensor: int) -> bool:
     """KV heads are divided over the ranks, or each is replicated over a whole number of them."""
-    return model.is_mla or model.kv_heads % tensor == 0 or tensor % model.kv_heads == 0
+    return all(heads % tensor == 0 or tensor % heads == 0 for heads in model.kv_head_counts)
 
 
 def _tier(model: ModelFacts, target: Target) -> list[SpecError]:

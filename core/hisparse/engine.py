@@ -9,6 +9,7 @@ from typing import Any
 
 from hisparse.estimates import ENDPOINT_GRACE_SECONDS, SHUTDOWN_TIMEOUT_SECONDS
 from hisparse.plan import Mode, Plan
+from hisparse.rope import rope_overrides
 from hisparse.units import GIB
 
 PINNED_IMAGE = "hisparse-engine:0.1.0-vllm0.33.0"
@@ -213,22 +214,10 @@ def _tuning(plan: Plan) -> str | None:
 
 
 def _rope(plan: Plan) -> str:
-    target = plan.target
+    target, rope = plan.target, plan.model.rope
     assert target.rope_factor is not None  # noqa: S101 - the caller checked
-    original = target.rope_original_tokens or plan.model.native_positions
-    # the engine replaces its RoPE parameters as a whole, so the base has to come along
-    parameters: dict[str, Any] = {
-        "rope_type": target.rope_type.lower(),
-        "factor": float(target.rope_factor),
-        "original_max_position_embeddings": original,
-    }
-    if plan.model.rope_theta is not None:
-        parameters["rope_theta"] = plan.model.rope_theta
-    overrides: dict[str, Any] = {"rope_parameters": parameters}
-    if target.rope_type == "Yarn":
-        # only for YaRN does the engine take the positions as already scaled (vLLM config/model.py, 0.30 to 0.33)
-        overrides["max_position_embeddings"] = int(target.rope_factor * original)
-    return _json(overrides)
+    base = target.rope_original_tokens or rope.trained
+    return rope_overrides(rope, target.rope_type.lower(), target.rope_factor, base)
 
 
 def _gib(size: int) -> int | float:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from hisparse.architectures import Attention
 from hisparse.hardware import Gpu
-from hisparse.model import Attention, ModelFacts
+from hisparse.model import ModelFacts
 from hisparse.units import GIB
 
 HOST_READ_SLOWDOWN = Fraction(27, 10)
@@ -45,7 +46,7 @@ def position_table_bytes(model: ModelFacts, max_tokens: int) -> int:
     """HBM per token of max_model_len outside the KV budget: 1.8-2.2 KiB for sparse MLA (2 GiB at 1M)."""
     if model.attention is Attention.DSA:
         return 2048 * max_tokens
-    width = model.rope_dim if model.is_mla else model.head_dim
+    width = model.latent.rope_dim if model.latent else model.head_dim
     return 2 * width * max(max_tokens, model.max_positions)
 
 
@@ -105,7 +106,7 @@ def prefill_seconds(model: ModelFacts, gpu: Gpu, tokens: int, *, ranks: int) -> 
         seconds = (Fraction(406, 100) * x + Fraction(154, 100) * x * x) * Fraction(model.layers, 78)
     else:
         parameters = model.weight_bytes // model.weight_width
-        width = model.attention_heads * (model.head_dim or model.latent_rank)
+        width = model.attention_heads * (model.latent.rank if model.latent else model.head_dim)
         flop = 2 * parameters * tokens + 2 * model.layers * width * tokens * tokens
         seconds = Fraction(flop, ranks * 200 * gpu.hbm_bytes_per_second) * Fraction(10, 4)
     return -(-seconds.numerator // seconds.denominator)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from fractions import Fraction
 
 from hisparse import estimates
+from hisparse.architectures import Attention
 from hisparse.dialect import dialect
-from hisparse.kv import HiSparseLayout
-from hisparse.model import Attention
 from hisparse.plan import HostMemory, LengthRow, Limit, Mode, Resource, Seconds
 from hisparse.room import Room, overhead_bytes
 from hisparse.rounding import ceil, decimal, whole_gib
+from hisparse.tier import HiSparseLayout
 from hisparse.units import GIB, format_bytes
 
 _MINIMUM_STARTUP_BUDGET = 20 * 60
@@ -117,7 +117,7 @@ def binding(
     return Limit(
         Resource.HBM,
         f"{format_bytes(room.budget)} of HBM hold {decimal(plain)} requests of {target.max_tokens:,} tokens "
-        f"({format_bytes(room.plain.token_bytes * target.max_tokens)} each)",
+        f"({format_bytes(room.plain.request_bytes(target.max_tokens))} each)",
         "set context.kvCacheDtype Fp8 for twice as many, or add a replica" if cheaper else "add a replica or GPUs",
     )
 

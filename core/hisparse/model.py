@@ -6,107 +6,92 @@ A missing or unknown field is a SpecError that names the model.facts entry which
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from hisparse import catalogue
+from hisparse.architectures import FAMILIES, Attention, Indexer, anatomy
+from hisparse.config import ConfigFields
 from hisparse.errors import SpecError
+from hisparse.layers import ChunkedAttention, FullAttention, Latent, LayerCaches, RecurrentState, SlidingWindow
+from hisparse.rope import RopeFacts, read_rope
 from hisparse.spec import ModelFactsSpec, ModelSpec
 from hisparse.units import parse_quantity
-
-
-class Attention(StrEnum):
-    """How a model keeps its keys and values."""
-
-    MHA = "MHA"
-    GQA = "GQA"
-    MQA = "MQA"
-    MLA = "MLA"
-    DSA = "DSA"
-
-
-@dataclass(frozen=True)
-class Indexer:
-    """The lightning indexer of a DSA model. layers are those that own an indexer cache; MTP layers always do."""
-
-    layers: tuple[int, ...]
-    head_dim: int
-    top_k: int
 
 
 @dataclass(frozen=True)
 class ModelFacts:
     """Geometry of a model's KV cache and the size of its weights.
 
-    layers counts the backbone; mtp_layers come on top when speculative decoding uses them.
-    latent_rank and rope_dim describe one MLA row; 0 for dense attention.
-    rope_theta is passed on where the engine's RoPE parameters are replaced; None where the config does not say.
+    caches are those of every backbone layer; drafts, those of its MTP layers, come on top when speculative decoding
+    uses them.
     experts is 0 for a dense model; expert_bytes is the part of the weights that experts take (0 where not known).
-    max_positions is what the engine takes without further scaling, native_positions what a YaRN config was scaled from.
-    weight_width is bytes per parameter.
+    weight_width is bytes per parameter, kv_width bytes of one element that is not quantised.
     """
 
     name: str
     architecture: str
     attention: Attention
-    layers: int
+    caches: tuple[LayerCaches, ...]
+    drafts: tuple[LayerCaches, ...]
+    indexer: Indexer | None
     hidden_size: int
     attention_heads: int
-    kv_heads: int
-    head_dim: int
-    latent_rank: int
-    rope_dim: int
-    indexer: Indexer | None
-    mtp_layers: int
     experts: int
     expert_bytes: int
     weight_width: int
-    max_positions: int
-    native_positions: int
-    rope_theta: int | float | None
+    rope: RopeFacts
     weight_bytes: int
     weight_source: str
     dtype: str
+    kv_width: int = 2
+
+    @property
+    def layers(self) -> int:
+        """Layers of the backbone."""
+        return len(self.caches)
+
+    @property
+    def mtp_layers(self) -> int:
+        """Layers that draft tokens, where the model has them."""
+        return len(self.drafts)
+
+    @property
+    def max_positions(self) -> int:
+        """The longest context that the engine takes without further RoPE scaling."""
+        return self.rope.usable
 
     @property
     def is_mla(self) -> bool:
         """Whether KV is one latent row per token, replicated on every tensor-parallel rank."""
         return self.attention in (Attention.MLA, Attention.DSA)
 
+    @property
+    def has_states(self) -> bool:
+        """Whether some layers keep a state of fixed size in place of keys and values."""
+        return any(isinstance(cache, RecurrentState) for layer in self.caches for cache in layer)
 
-_DENSE = frozenset(
-    {
-        "LlamaForCausalLM",
-        "MistralForCausalLM",
-        "Mistral3ForConditionalGeneration",
-        "MixtralForCausalLM",
-        "Qwen2ForCausalLM",
-        "Qwen2MoeForCausalLM",
-        "Qwen3ForCausalLM",
-        "Qwen3MoeForCausalLM",
-        "Qwen2_5_VLForConditionalGeneration",
-        "Qwen3VLForConditionalGeneration",
-        "Qwen3VLMoeForConditionalGeneration",
-        "GlmForCausalLM",
-        "Glm4ForCausalLM",
-        "Glm4MoeForCausalLM",
-        "GraniteForCausalLM",
-        "MiniMaxM2ForCausalLM",
-        "Phi3ForCausalLM",
-    }
-)
-_MLA = frozenset({"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration"})
-_DSA = frozenset({"DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"})
+    @property
+    def kv_head_counts(self) -> tuple[int, ...]:
+        """The numbers of KV heads that layers have, which tensor parallelism has to divide or be a multiple of."""
+        kinds = (FullAttention, SlidingWindow, ChunkedAttention)
+        return tuple(sorted({one.kv_heads for layer in self.caches for one in layer if isinstance(one, kinds)}))
 
-ARCHITECTURES: tuple[str, ...] = tuple(sorted(_DENSE | _MLA | _DSA))
+    @property
+    def head_dim(self) -> int:
+        """The largest head of a layer with keys and values of its own; 0 where there is none."""
+        kinds = (FullAttention, SlidingWindow, ChunkedAttention)
+        return max((one.key_dim for layer in self.caches for one in layer if isinstance(one, kinds)), default=0)
+
+    @property
+    def latent(self) -> Latent | None:
+        """The latent row of MLA layers; None for dense attention."""
+        return next((one for layer in self.caches for one in layer if isinstance(one, Latent)), None)
+
+
+ARCHITECTURES: tuple[str, ...] = tuple(sorted(FAMILIES))
 """What the planner can size; the same names as `architectures` in a config.json."""
-
-_LARGEST = 16_777_216
-"""More than any field of a config.json: positions are the largest that models have."""
-
-_BYTES_PER_WEIGHT = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 
 
 def needs_hub(model: ModelSpec) -> bool:
@@ -164,221 +149,78 @@ def read_config(
     """Read a Hugging Face config.json, also one whose language model is nested under text_config.
 
     facts overrides single values. Raises SpecError naming the missing field and the model.facts entry.
-    Source of the indexer rule: vLLM 0.32/0.33, model_executor/models/deepseek_v2.py, index_topk_freq.
     """
-    fields = _Fields(config, facts or ModelFactsSpec())
+    fields = ConfigFields(config, facts)
     architecture = fields.architecture()
-    attention = fields.attention(architecture)
+    found = anatomy(fields, architecture)
     heads = fields.number("num_attention_heads", "attentionHeads")
     hidden = fields.number("hidden_size", "hiddenSize")
-    layers = fields.number("num_hidden_layers", "layers")
-    mtp = fields.number("num_nextn_predict_layers", "mtpLayers", default=0)
-    native, positions = fields.positions()
-    indexer = None
-    if attention in (Attention.MLA, Attention.DSA):
-        kv_heads, head_dim = 1, 0
-        rank = fields.number("kv_lora_rank", "kvLoraRank")
-        rope = fields.number("qk_rope_head_dim", "ropeHeadDim")
-    else:
-        fields.refuse_unmodelled(layers)
-        rank = rope = 0
-        kv_heads = fields.number("num_key_value_heads", "kvHeads", default=heads, least=1)
-        head_dim = fields.number("head_dim", "headDim", default=hidden // heads, least=1)
-        if kv_heads > heads or heads % kv_heads:
-            raise SpecError(
-                "spec.model.facts.kvHeads",
-                f"{kv_heads} KV heads do not divide the {heads} attention heads; set the number of config.json here",
-            )
-        attention = _dense_kind(kv_heads, heads)
-    if attention is Attention.DSA:
-        indexer = Indexer(
-            layers=fields.index_layers(layers),
-            head_dim=fields.number("index_head_dim", "indexHeadDim"),
-            top_k=fields.number("index_topk", "indexTopK"),
-        )
-    weights, weight_source = fields.weights(weight_bytes, weight_source)
-    experts, expert_parameters = fields.experts(layers + mtp, hidden)
+    rope = read_rope(config, max_positions=fields.fact("maxPositions"))
+    weights, weight_source = _weights(fields, weight_bytes, weight_source)
+    experts, expert_parameters = _experts(fields, len(found.layers) + len(found.drafts), hidden)
     return ModelFacts(
         name=name,
         architecture=architecture,
-        attention=attention,
-        layers=layers,
+        attention=found.attention,
+        caches=found.layers,
+        drafts=found.drafts,
+        indexer=found.indexer,
         hidden_size=hidden,
         attention_heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        latent_rank=rank,
-        rope_dim=rope,
-        indexer=indexer,
-        mtp_layers=mtp,
         experts=experts,
-        weight_width=fields.bytes_per_weight(),
-        expert_bytes=min(weights, expert_parameters * fields.bytes_per_weight()),
-        max_positions=positions,
-        native_positions=native,
-        rope_theta=fields.rope_theta(),
+        weight_width=_bytes_per_weight(fields),
+        expert_bytes=min(weights, expert_parameters * _bytes_per_weight(fields)),
+        rope=rope,
         weight_bytes=weights,
         weight_source=weight_source,
         dtype=fields.dtype(),
+        kv_width=fields.kv_width(),
     )
 
 
-class _Fields:
-    """One config.json seen through model.facts: the fact wins, then the config, then the default."""
+def _weights(fields: ConfigFields, known: int | None, source: str) -> tuple[int, str]:
+    if (text := fields.fact("weights")) is not None:
+        return parse_quantity(text), "model.facts.weights"
+    if (count := fields.fact("parameterCount")) is not None:
+        return count * _weight_width(fields), "model.facts.parameterCount x dtype"
+    if known is not None:
+        return known, source
+    raise SpecError(
+        "spec.model.facts.weights",
+        "the size of the weights is not known (no total_size in model.safetensors.index.json); "
+        "set it here, e.g. 141Gi, or set facts.parameterCount",
+    )
 
-    def __init__(self, config: Mapping[str, Any], facts: ModelFactsSpec) -> None:
-        nested = config.get("text_config") or config.get("llm_config")
-        self._top = config
-        self._config: Mapping[str, Any] = nested if isinstance(nested, Mapping) else config
-        self._facts: Mapping[str, Any] = facts.model_dump(by_alias=True, exclude_none=True)
 
-    def _get(self, key: str) -> Any:  # noqa: ANN401 - whatever JSON holds
-        value = self._config.get(key)
-        return self._top.get(key) if value is None else value
+def _experts(fields: ConfigFields, layers: int, hidden: int) -> tuple[int, int]:
+    """(experts per layer, parameters of all of them); 0 where the model is dense or does not say."""
+    keys = ("n_routed_experts", "num_experts", "num_local_experts")
+    count = next((value for key in keys if isinstance(value := fields.get(key), int) and value > 0), 0)
+    width = fields.get("moe_intermediate_size") or fields.get("intermediate_size")
+    dense = fields.get("first_k_dense_replace")
+    if not count or not isinstance(width, int):
+        return count, 0
+    # gate, up and down projection of each expert
+    return count, count * 3 * hidden * width * (layers - (dense if isinstance(dense, int) else 0))
 
-    def number(self, key: str, fact: str, *, default: int | None = None, least: int | None = None) -> int:
-        """A count of at least 0 (at least 1 where there is no default), and no larger than any model has."""
-        value = self._facts.get(fact, self._get(key))
-        if value is None:
-            value = default
-        lowest = least if least is not None else (1 if default is None else 0)
-        if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= _LARGEST:
-            wanted = f"a whole number from {lowest} to {_LARGEST}"
-            said = "is missing from" if value is None else f"is {value!r}, not {wanted}, in"
-            raise SpecError(f"spec.model.facts.{fact}", f"{key} {said} the model's config.json; set it here")
-        return value
 
-    def architecture(self) -> str:
-        fact = self._facts.get("architecture")
-        names = [fact] if fact else self._top.get("architectures") or self._config.get("architectures")
-        if not isinstance(names, Sequence) or isinstance(names, str) or not names or not isinstance(names[0], str):
-            raise SpecError(
-                "spec.model.facts.architecture",
-                "architectures is missing from the model's config.json; set it here, e.g. LlamaForCausalLM",
-            )
-        return str(names[0])
+def _bytes_per_weight(fields: ConfigFields) -> int:
+    """1 in 8 bits and for formats that it does not know: experts are then counted too small, not too large."""
+    return 1 if isinstance(fields.get("quantization_config"), Mapping) else fields.dtype_width()
 
-    def attention(self, architecture: str) -> Attention:
-        if architecture in _DSA:
-            return Attention.DSA
-        if architecture in _MLA:
-            return Attention.MLA
-        if architecture in _DENSE:
-            return Attention.MHA
-        raise SpecError(
-            "spec.model.facts.architecture",
-            f"{architecture} is not an architecture whose KV cache this planner can size; "
-            f"if its attention is that of a known one, name that one here (known: {', '.join(ARCHITECTURES)})",
-        )
 
-    def refuse_unmodelled(self, layers: int) -> None:
-        """Sliding windows and linear attention have other arithmetic: no answer is better than a wrong one."""
-        kinds = self._get("layer_types")
-        other = sorted({str(kind) for kind in kinds} - {"full_attention"}) if isinstance(kinds, list) else []
-        window = self._get("sliding_window")
-        windowed = window is not None and self._get("use_sliding_window") is not False
-        if not other and not windowed:
-            return
-        what = f"layer_types has {', '.join(other)}" if other else f"sliding_window is {window}"
-        raise SpecError(
-            "spec.model.config",
-            f"{what}: hybrid attention over {layers} layers is not planned yet; "
-            "a model with full attention in every layer, MLA or DSA is",
-        )
-
-    def index_layers(self, layers: int) -> tuple[int, ...]:
-        found = self._index_pattern(layers)
-        count = self._facts.get("indexLayers", len(found))
-        if count == len(found):
-            return found
-        if count == layers:
-            return tuple(range(layers))
-        raise SpecError(
-            "spec.model.facts.indexLayers",
-            f"{count} says how many of {layers} layers own an indexer but not which (config.json says {len(found)}); "
-            "put index_topk_freq and index_skip_topk_offset, or index_topk_pattern, into model.config",
-        )
-
-    def _index_pattern(self, layers: int) -> tuple[int, ...]:
-        kinds = self._get("indexer_types") or self._get("index_topk_pattern")
-        if kinds:
-            # "S"/"shared" layers reuse the choice of the layer before them
-            return tuple(i for i in range(layers) if i >= len(kinds) or str(kinds[i]) not in ("S", "shared"))
-        every, offset = self._whole("index_topk_freq", 1) or 1, self._whole("index_skip_topk_offset", 2)
-        return tuple(i for i in range(layers) if max(i - offset + 1, 0) % every == 0)
-
-    def _whole(self, key: str, default: int) -> int:
-        value = self._get(key)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise SpecError("spec.model.config", f"{key} is {value!r}, not a whole number of at least 0; correct it")
-        return value
-
-    def positions(self) -> tuple[int, int]:
-        """(trained positions, what the engine takes): YaRN configs give max_position_embeddings already scaled."""
-        longest = self.number("max_position_embeddings", "maxPositions")
-        rope = self._get("rope_scaling") or self._get("rope_parameters") or {}
-        yarn = isinstance(rope, Mapping) and "yarn" in str(rope.get("rope_type") or rope.get("type"))
-        original = rope.get("original_max_position_embeddings") if yarn else None
-        return (original if isinstance(original, int) and original > 0 else longest), longest
-
-    def rope_theta(self) -> int | float | None:
-        rope = self._get("rope_parameters")
-        value = rope.get("rope_theta") if isinstance(rope, Mapping) else None
-        value = self._get("rope_theta") if value is None else value
-        return value if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None
-
-    def dtype(self) -> str:
-        return str(self._get("dtype") or self._get("torch_dtype") or "bfloat16")
-
-    def weights(self, known: int | None, source: str) -> tuple[int, str]:
-        if (text := self._facts.get("weights")) is not None:
-            return parse_quantity(text), "model.facts.weights"
-        if (count := self._facts.get("parameterCount")) is not None:
-            return count * self._weight_bytes(), "model.facts.parameterCount x dtype"
-        if known is not None:
-            return known, source
+def _weight_width(fields: ConfigFields) -> int:
+    quantized = fields.get("quantization_config")
+    if isinstance(quantized, Mapping):
+        method = str(quantized.get("quant_method", ""))
+        if "fp8" in method:
+            return 1
         raise SpecError(
             "spec.model.facts.weights",
-            "the size of the weights is not known (no total_size in model.safetensors.index.json); "
-            "set it here, e.g. 141Gi, or set facts.parameterCount",
+            f"quantization_config.quant_method is {method!r}: parameter count x dtype does not give its size; "
+            "set the size of the weight files here",
         )
-
-    def experts(self, layers: int, hidden: int) -> tuple[int, int]:
-        """(experts per layer, parameters of all of them); 0 where the model is dense or does not say."""
-        keys = ("n_routed_experts", "num_experts", "num_local_experts")
-        count = next((value for key in keys if isinstance(value := self._get(key), int) and value > 0), 0)
-        width = self._get("moe_intermediate_size") or self._get("intermediate_size")
-        dense = self._get("first_k_dense_replace")
-        if not count or not isinstance(width, int):
-            return count, 0
-        # gate, up and down projection of each expert
-        return count, count * 3 * hidden * width * (layers - (dense if isinstance(dense, int) else 0))
-
-    def bytes_per_weight(self) -> int:
-        """1 in 8 bits and for formats that it does not know: experts are then counted too small, not too large."""
-        quantized = self._get("quantization_config")
-        return 1 if isinstance(quantized, Mapping) else _BYTES_PER_WEIGHT.get(self.dtype(), 2)
-
-    def _weight_bytes(self) -> int:
-        quantized = self._get("quantization_config")
-        if isinstance(quantized, Mapping):
-            method = str(quantized.get("quant_method", ""))
-            if "fp8" in method:
-                return 1
-            raise SpecError(
-                "spec.model.facts.weights",
-                f"quantization_config.quant_method is {method!r}: parameter count x dtype does not give its size; "
-                "set the size of the weight files here",
-            )
-        return _BYTES_PER_WEIGHT.get(self.dtype(), 2)
-
-
-def _dense_kind(kv_heads: int, heads: int) -> Attention:
-    if kv_heads == heads:
-        return Attention.MHA
-    return Attention.MQA if kv_heads == 1 else Attention.GQA
+    return fields.dtype_width()
 
 
 def _index_bytes(index: Mapping[str, Any] | None) -> int | None:

@@ -13,8 +13,9 @@ from fractions import Fraction
 
 from hisparse.dialect import PINNED_VERSION
 from hisparse.hardware import NodeClass
-from hisparse.kv import HiSparseLayout, PlainLayout
+from hisparse.layout import KvLayout
 from hisparse.model import ModelFacts
+from hisparse.tier import HiSparseLayout
 
 
 class Mode(StrEnum):
@@ -77,6 +78,9 @@ class Target:
     The seconds are what spec.lifecycle sets in place of estimates.
     host_pool_bytes, or pool_requests x pool_tokens; neither: as much as helps and the node gives.
     engine_version is "0.33" and the like.
+    draft_tokens are drafted per step by the model's own MTP layers, 0 without speculative decoding; decode_context is
+    ranks over which the tokens of a request are spread (--decode-context-parallel-size).
+    kv_bytes is HBM for KV on each GPU as somebody knows it, from a log; None: worked out.
     """
 
     max_tokens: int
@@ -91,6 +95,9 @@ class Target:
     pipeline: int = 1
     expert: bool = False
     utilization_percent: int = 92
+    draft_tokens: int = 0
+    decode_context: int = 1
+    kv_bytes: int | None = None
     host_pool_bytes: int | None = None
     pool_requests: int | None = None
     pool_tokens: int | None = None
@@ -164,7 +171,7 @@ class Plan:
     kv_dtype_reason: str
     hbm: tuple[Term, ...]
     kv_budget: int
-    plain: PlainLayout
+    plain: KvLayout
     tiered: HiSparseLayout | None
     gpu_blocks: int
     host_blocks: int

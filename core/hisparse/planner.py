@@ -8,10 +8,11 @@ from fractions import Fraction
 
 from hisparse import estimates
 from hisparse.acceptance import accept
+from hisparse.architectures import Attention
 from hisparse.hardware import NodeClass
-from hisparse.kv import HiSparseLayout, indexer_offload_token_bytes, plain_layout
+from hisparse.layout import Drafting, kv_layout
 from hisparse.limits import binding, lifecycle_seconds, pays_above, timing_warnings, warnings_of
-from hisparse.model import Attention, ModelFacts
+from hisparse.model import ModelFacts
 from hisparse.plan import HostMemory, LengthRow, Limit, Mode, Plan, Resource, Shortfall, Target, Term
 from hisparse.room import (
     RAM_CHECK_PERCENT,
@@ -31,6 +32,7 @@ from hisparse.shortfall import (
     too_few_gpus,
     too_old_gpu,
 )
+from hisparse.tier import HiSparseLayout, indexer_offload_token_bytes
 from hisparse.units import GIB, MIB, format_bytes
 
 _SHM_FLOOR = 8 * GIB
@@ -101,17 +103,26 @@ def _attempt(
     kv_dtype, kv_reason = dtype
     batched = target.max_batched_tokens or estimates.BATCHED_TOKENS
     hbm, budget = hbm_terms(model, node, target, batched)
-    plain = plain_layout(model, kv_dtype, node.gpu, tensor=target.tp, pipeline=target.pipeline)
+    plain = kv_layout(
+        model,
+        kv_dtype,
+        node.gpu,
+        tensor=target.tp,
+        pipeline=target.pipeline,
+        context=target.decode_context,
+        batched_tokens=batched,
+        version=target.engine_version,
+        drafting=Drafting(model.drafts if target.draft_tokens else (), target.draft_tokens),
+    )
     room = Room(model, node, target, kv_dtype, kv_reason, batched, hbm, budget, plain)
     if budget <= 0:
-        return hbm_shortfall(room, None, needed=plain.block_bytes * plain.request_blocks(target.max_tokens), fits=fits)
+        return hbm_shortfall(room, None, needed=plain.needed_bytes(target.max_tokens), fits=fits)
     mode, reason = _mode(room)
     if mode is Mode.HISPARSE:
         return _with_hisparse(room, reason, fits)
-    blocks = budget // plain.block_bytes
-    if blocks < plain.request_blocks(target.max_tokens):
-        return hbm_shortfall(room, mode, needed=plain.request_blocks(target.max_tokens) * plain.block_bytes, fits=fits)
-    return _without_tier(room, mode, reason, blocks)
+    if not plain.holds(budget, target.max_tokens):
+        return hbm_shortfall(room, mode, needed=plain.needed_bytes(target.max_tokens), fits=fits)
+    return _without_tier(room, mode, reason, plain.blocks_in(budget))
 
 
 def _dtype(model: ModelFacts, target: Target, *, fits: bool) -> tuple[str, str]:
@@ -136,8 +147,10 @@ def _mode(room: Room) -> tuple[Mode, str]:
         return Mode.NONE, f"{room.model.attention.value} model: HiSparse needs a DSA indexer"
     if target.pipeline > 1:
         return Mode.NONE, f"pipeline {target.pipeline}: HiSparse does not support pipeline parallelism"
-    blocks = room.budget // plain.block_bytes
-    if blocks < plain.request_blocks(target.max_tokens):
+    if target.decode_context > 1:
+        return Mode.NONE, f"decode context parallel {target.decode_context}: HiSparse does not support it"
+    blocks = plain.blocks_in(room.budget)
+    if not plain.holds(room.budget, target.max_tokens):
         return Mode.HISPARSE, f"one request of {target.max_tokens:,} tokens does not fit in plain KV"
     layout = tier_layout(room)
     typical = target.typical
@@ -162,8 +175,9 @@ def _with_hisparse(room: Room, reason: str, fits: Fits | None) -> Plan | Shortfa
     model, target = room.model, room.target
     layout = tier_layout(room)
     gpu_blocks = room.budget // layout.gpu_block_bytes
-    if gpu_blocks < layout.admission_blocks(target.max_tokens):
-        needed = layout.admission_blocks(target.max_tokens) * layout.gpu_block_bytes
+    admission = layout.admission_blocks(target.max_tokens) + room.plain.reserved_blocks
+    if gpu_blocks < admission:
+        needed = admission * layout.gpu_block_bytes
         return hbm_shortfall(room, Mode.HISPARSE, needed=needed, fits=fits)
     copies = target.data * (1 if layout.shared else target.tp)
     minimum = layout.minimum_host_blocks(target.max_tokens) * layout.host_block_bytes
@@ -403,7 +417,7 @@ def _lengths(target: Target) -> tuple[int, ...]:
 
 def _row(room: Room, tokens: int, layout: HiSparseLayout | None, gpu_blocks: int, host_blocks: int) -> LengthRow:
     data = room.target.data
-    plain = room.plain.concurrency(room.budget // room.plain.block_bytes, tokens) * data
+    plain = room.plain.concurrency(room.plain.blocks_in(room.budget), tokens) * data
     tier = layout.concurrency(gpu_blocks, host_blocks, tokens) * data if layout else plain
     gain = tier / plain if layout and plain >= data else None  # each rank has to hold one
     return LengthRow(

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from hisparse import estimates
 from hisparse.hardware import NodeClass, format_memory
-from hisparse.kv import HiSparseLayout, PlainLayout, hisparse_layout
+from hisparse.layout import KvLayout
 from hisparse.model import ModelFacts
 from hisparse.plan import Target, Term
+from hisparse.tier import HiSparseLayout, hisparse_layout
 from hisparse.units import GIB, format_bytes
 
 RAM_CHECK_PERCENT = 95
@@ -27,7 +28,7 @@ class Room:
     batched: int
     hbm: tuple[Term, ...]
     budget: int
-    plain: PlainLayout
+    plain: KvLayout
 
 
 def hbm_terms(model: ModelFacts, node: NodeClass, target: Target, batched: int) -> tuple[tuple[Term, ...], int]:
@@ -94,12 +95,14 @@ def tier_layout(room: Room) -> HiSparseLayout:
         max_batched_tokens=room.batched,
         shared=shared_pool(room.target),
         device_buffer=room.target.device_buffer_tokens,
+        mtp_layers=room.model.mtp_layers if room.target.draft_tokens else 0,
+        draft_tokens=room.target.draft_tokens,
     )
 
 
 def shared_pool(target: Target) -> bool:
     """Whether all ranks of a replica map one pool (vLLM v1/hisparse/runtime.py); else each pins its own."""
-    return target.sharing != "Private" and target.tp > 1 and target.pipeline == 1
+    return target.sharing != "Private" and target.tp > 1 and target.pipeline == 1 and target.decode_context == 1
 
 
 def overhead_bytes(target: Target) -> int:

@@ -28,3 +28,13 @@ def decimal(value: Fraction) -> str:
     """Two decimals, cut off rather than rounded up: a promise is never rounded in its own favour."""
     hundredths = int(value * 100)
     return f"{hundredths // 100}.{hundredths % 100:02d}"
+
+
+def cdiv(value: int, step: int) -> int:
+    """Ceiling division of non-negative integers."""
+    return -(-value // step)
+
+
+def round_up(value: int, step: int) -> int:
+    """The smallest multiple of `step` that is at least `value`."""
+    return cdiv(value, step) * step

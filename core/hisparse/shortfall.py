@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from hisparse.architectures import Attention
 from hisparse.estimates import BATCHED_TOKENS
 from hisparse.hardware import NodeClass, format_memory
-from hisparse.model import Attention, ModelFacts
+from hisparse.model import ModelFacts
 from hisparse.plan import Limit, Mode, Resource, Shortfall, Target, Term
 from hisparse.room import RAM_CHECK_PERCENT, Room, least_overhead_bytes, overhead_bytes
 from hisparse.rounding import quantity_at_least

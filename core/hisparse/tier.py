@@ -1,8 +1,7 @@
-"""Bytes and blocks of a KV cache, as vLLM lays it out.
+"""Blocks of a KV cache under HiSparse: indexer pages and hot rows in HBM, every latent page in pinned host memory.
 
-Every count is an integer and every concurrency an exact Fraction. Sources: vLLM 0.32/0.33,
-v1/kv_cache_interface.py (pages), v1/core/kv_cache_utils.py (bytes per block), v1/hisparse/layout.py (HiSparse),
-and the start-up logs of a real run (docs/engine-facts.md), which the tests reproduce.
+Every count is an integer and every concurrency an exact Fraction. Sources: vLLM 0.32/0.33, v1/hisparse/layout.py and
+types.py, and the start-up logs of a real run (docs/engine-facts.md), which the tests reproduce.
 """
 
 from __future__ import annotations
@@ -10,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from hisparse.architectures import Indexer
 from hisparse.errors import SpecError
 from hisparse.hardware import Gpu
-from hisparse.model import Attention, ModelFacts
-
-DENSE_BLOCK_TOKENS = 16
-MLA_BLOCK_TOKENS = 64
-"""The sparse indexer kernel takes no other block size on CUDA, FlashMLA none either."""
+from hisparse.layers import IndexerKeys
+from hisparse.layout import SPARSE_BLOCK_TOKENS
+from hisparse.model import ModelFacts
+from hisparse.rounding import cdiv, round_up
+from hisparse.rows import KV_DTYPES, indexer_row_bytes, latent_row_bytes
 
 _PAGE = 4096
-_FP8_SCALE_GROUP = 128
 _ACTIVE_TAIL_PAGES = 2
 """Pages behind a request's end that stay in HBM while it reads from host (hisparse/types.py)."""
 
@@ -29,90 +28,9 @@ _CONCURRENT_BATCHES = 2
 MAX_DEVICE_BUFFER_TOKENS = 32_768
 
 
-def cdiv(value: int, step: int) -> int:
-    """Ceiling division of non-negative integers."""
-    return -(-value // step)
-
-
-def round_up(value: int, step: int) -> int:
-    """The smallest multiple of `step` that is at least `value`."""
-    return cdiv(value, step) * step
-
-
-def latent_row_bytes(model: ModelFacts, kv_dtype: str, gpu: Gpu) -> int:
-    """Bytes of one token in one MLA layer.
-
-    fp8 on Hopper (and SM120) is fp8_ds_mla for DSA models: fp8 latent, one fp32 scale per 128, bf16 rope.
-    Elsewhere fp8 is one byte per element.
-    """
-    if kv_dtype == "Bf16":
-        return (model.latent_rank + model.rope_dim) * 2
-    if model.attention is Attention.DSA and gpu.capability[0] in (9, 12):
-        return model.latent_rank + cdiv(model.latent_rank, _FP8_SCALE_GROUP) * 4 + model.rope_dim * 2
-    return model.latent_rank + model.rope_dim
-
-
-def indexer_row_bytes(model: ModelFacts) -> int:
-    """Bytes of one token in one indexer cache: fp8 keys and one fp32 scale per 128."""
-    if model.indexer is None:
-        return 0
-    return model.indexer.head_dim + cdiv(model.indexer.head_dim, _FP8_SCALE_GROUP) * 4
-
-
 def indexer_count(model: ModelFacts, mtp_layers: int = 0) -> int:
     """Layers that own an indexer cache; every MTP layer owns one."""
     return len(model.indexer.layers) + mtp_layers if model.indexer else 0
-
-
-@dataclass(frozen=True)
-class PlainLayout:
-    """KV wholly in HBM: one block of block_tokens tokens takes block_bytes on each GPU."""
-
-    block_tokens: int
-    block_bytes: int
-
-    @property
-    def token_bytes(self) -> int:
-        """Bytes per token on each GPU."""
-        return self.block_bytes // self.block_tokens
-
-    def request_blocks(self, tokens: int) -> int:
-        """Blocks of one request of `tokens`."""
-        return cdiv(tokens, self.block_tokens)
-
-    def concurrency(self, blocks: int, tokens: int) -> Fraction:
-        """Requests of `tokens` that `blocks` hold at once."""
-        return Fraction(blocks, self.request_blocks(tokens))
-
-
-def plain_layout(
-    model: ModelFacts, kv_dtype: str, gpu: Gpu, *, tensor: int, pipeline: int = 1, mtp_layers: int = 0
-) -> PlainLayout:
-    """The layout without a tier.
-
-    MLA rows are replicated over tensor-parallel ranks; KV heads are divided, and replicated once ranks outnumber
-    them. A pipeline rank holds its share of the layers, the largest rank counts.
-    """
-    layers = cdiv(model.layers, pipeline) + mtp_layers
-    if model.is_mla:
-        latent = layers * latent_row_bytes(model, kv_dtype, gpu)
-        indexers = _most_indexers(model, pipeline) + (mtp_layers if model.indexer else 0)
-        token = latent + indexers * indexer_row_bytes(model)
-        return PlainLayout(MLA_BLOCK_TOKENS, MLA_BLOCK_TOKENS * token)
-    heads = max(1, model.kv_heads // tensor)
-    token = layers * 2 * heads * model.head_dim * (2 if kv_dtype == "Bf16" else 1)
-    return PlainLayout(DENSE_BLOCK_TOKENS, DENSE_BLOCK_TOKENS * token)
-
-
-def _most_indexers(model: ModelFacts, pipeline: int) -> int:
-    """Indexers of the pipeline rank that holds the most."""
-    if model.indexer is None:
-        return 0
-    step = cdiv(model.layers, pipeline)
-    held = [
-        sum(first <= layer < first + step for layer in model.indexer.layers) for first in range(0, model.layers, step)
-    ]
-    return max(held)
 
 
 @dataclass(frozen=True)
@@ -130,7 +48,7 @@ class HiSparseLayout:
     hot_blocks: int
     in_flight_tokens: int
     shared: bool
-    block_tokens: int = MLA_BLOCK_TOKENS
+    block_tokens: int = SPARSE_BLOCK_TOKENS
 
     def host_request_blocks(self, tokens: int) -> int:
         """Host blocks of one request: every page is written through."""
@@ -171,14 +89,13 @@ class HiSparseLayout:
         return min(gpu, self.host_concurrency(host_blocks, tokens))
 
 
-def device_buffer_tokens(model: ModelFacts, wanted: int | None, mtp_layers: int = 0) -> int:
+def device_buffer_tokens(model: ModelFacts, wanted: int | None, draft_tokens: int = 0) -> int:
     """Hot rows per request and group: (query length + 1) x index_topk unless set, in whole blocks."""
     if model.indexer is None:
         raise SpecError("spec.kvTier.hiSparse", f"{model.name} has no indexer, so it has no hot rows; leave this out")
-    # a speculating model asks for its own tokens and the drafted ones: one MTP layer drafts three
-    query = 1 + 3 * (1 if mtp_layers else 0)
-    rows = wanted if wanted is not None else (query + 1) * model.indexer.top_k
-    return round_up(rows, MLA_BLOCK_TOKENS)
+    # a query is the next token and the drafted ones
+    rows = wanted if wanted is not None else (draft_tokens + 2) * model.indexer.top_k
+    return round_up(rows, SPARSE_BLOCK_TOKENS)
 
 
 def hisparse_layout(
@@ -190,6 +107,7 @@ def hisparse_layout(
     shared: bool,
     device_buffer: int | None = None,
     mtp_layers: int = 0,
+    draft_tokens: int = 0,
 ) -> HiSparseLayout:
     """The layout under HiSparse.
 
@@ -197,22 +115,23 @@ def hisparse_layout(
     the indexer page, so that the groups can share blocks of one size. A private host pool has unpadded blocks,
     a shared one whole 4 KiB pages.
     """
-    if model.indexer is None:
+    indexer, latent = model.indexer, model.latent
+    if indexer is None or latent is None:
         raise SpecError(
             "spec.kvTier.mode",
             f"HiSparse needs a DSA model with an indexer; {model.name} is {model.attention.value}: set None or Offload",
         )
-    page = MLA_BLOCK_TOKENS * latent_row_bytes(model, kv_dtype, gpu)
-    indexer_page = MLA_BLOCK_TOKENS * indexer_row_bytes(model) * indexer_count(model, mtp_layers)
-    groups = _pack(_units(model, mtp_layers), indexer_page // page)
+    page = SPARSE_BLOCK_TOKENS * latent_row_bytes(latent, KV_DTYPES[kv_dtype], gpu, sparse=True)
+    indexer_page = _indexer_page_bytes(indexer) * indexer_count(model, mtp_layers)
+    groups = _pack(_units(model.layers, indexer, mtp_layers), indexer_page // page)
     largest = max(indexer_page, max(groups) * page)
     host = page * (model.layers + mtp_layers)
-    buffer = device_buffer_tokens(model, device_buffer, mtp_layers)
+    buffer = device_buffer_tokens(model, device_buffer, draft_tokens)
     return HiSparseLayout(
         gpu_block_bytes=round_up(largest, page),
         host_block_bytes=round_up(host, _PAGE) if shared else host,
         groups=len(groups),
-        hot_blocks=buffer // MLA_BLOCK_TOKENS,
+        hot_blocks=buffer // SPARSE_BLOCK_TOKENS,
         in_flight_tokens=_CONCURRENT_BATCHES * max_batched_tokens,
         shared=shared,
     )
@@ -223,16 +142,21 @@ def indexer_offload_token_bytes(model: ModelFacts, *, tensor: int, mtp_layers: i
 
     Every rank stores its own copy; one slot holds a block of all ranks, in whole 4 KiB pages.
     """
-    slot = MLA_BLOCK_TOKENS * indexer_row_bytes(model) * indexer_count(model, mtp_layers) * tensor
-    return Fraction(round_up(slot, _PAGE), MLA_BLOCK_TOKENS)
+    if model.indexer is None:
+        return Fraction(0)
+    slot = _indexer_page_bytes(model.indexer) * indexer_count(model, mtp_layers) * tensor
+    return Fraction(round_up(slot, _PAGE), SPARSE_BLOCK_TOKENS)
 
 
-def _units(model: ModelFacts, mtp_layers: int) -> list[int]:
+def _indexer_page_bytes(indexer: Indexer) -> int:
+    return SPARSE_BLOCK_TOKENS * indexer_row_bytes(IndexerKeys(indexer.head_dim))
+
+
+def _units(layers: int, indexer: Indexer, mtp_layers: int) -> list[int]:
     """Sizes, in layers, of the runs that share one indexer; layers before the first leader join its run."""
-    assert model.indexer is not None  # noqa: S101 - the caller checked
-    leaders = set(model.indexer.layers)
+    leaders = set(indexer.layers)
     units: list[int] = []
-    for layer in range(model.layers):
+    for layer in range(layers):
         if layer in leaders or not units:
             units.append(0)
         units[-1] += 1

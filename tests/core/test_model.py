@@ -8,7 +8,8 @@ import pytest
 
 from hisparse import catalogue
 from hisparse.errors import SpecError
-from hisparse.model import Attention, facts_for, needs_hub, read_config, served_name
+from hisparse.architectures import Attention
+from hisparse.model import facts_for, needs_hub, read_config, served_name
 from hisparse.spec import HuggingFaceSource, ModelFactsSpec, ModelSpec, PvcSource
 from hisparse.units import GIB
 
@@ -73,7 +74,7 @@ def test_a_text_config_is_looked_into() -> None:
     inner = {key: value for key, value in LLAMA.items() if key != "architectures"}
     nested = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": inner, "hidden_size": 9}
     facts = read(nested)
-    assert (facts.layers, facts.hidden_size, facts.kv_heads) == (32, 4096, 8)
+    assert (facts.layers, facts.hidden_size, facts.kv_head_counts) == (32, 4096, (8,))
 
 
 @pytest.mark.parametrize(
@@ -109,9 +110,9 @@ def test_a_count_of_indexers_that_does_not_say_which_is_refused() -> None:
 def test_only_yarn_has_trained_positions_below_the_engines_own() -> None:
     llama3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}
-    assert read(LLAMA | {"rope_scaling": llama3}).native_positions == 8192 == LLAMA["max_position_embeddings"]
-    assert read(LLAMA | {"max_position_embeddings": 131_072, "rope_scaling": llama3}).native_positions == 131_072
-    assert read(LLAMA | {"rope_scaling": yarn}).native_positions == 2048
+    assert read(LLAMA | {"rope_scaling": llama3}).rope.trained == 8192 == LLAMA["max_position_embeddings"]
+    assert read(LLAMA | {"max_position_embeddings": 131_072, "rope_scaling": llama3}).rope.trained == 131_072
+    assert read(LLAMA | {"rope_scaling": yarn}).rope.trained == 2048
 
 
 def test_mla_without_an_indexer() -> None:
@@ -152,16 +153,25 @@ def test_a_missing_or_wrong_field_names_the_fact_that_supplies_it(
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "says"),
     [
-        pytest.param({"sliding_window": 4096}, id="sliding window"),
-        pytest.param({"layer_types": ["full_attention", "sliding_attention"]}, id="alternating layers"),
-        pytest.param({"layer_types": ["linear_attention", "full_attention"]}, id="linear attention"),
+        pytest.param({"layer_types": ["full_attention"]}, "names 1 of 2 layers", id="fewer kinds than layers"),
+        pytest.param({"layer_types": "full_attention"}, "not a list", id="a word in place of a list"),
+        pytest.param(
+            {"layer_types": ["linear_attention", "full_attention"]}, "linear_attention", id="states in a dense model"
+        ),
+        pytest.param(
+            {"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window is missing", id="no window"
+        ),
     ],
 )
-def test_hybrid_attention_is_refused_rather_than_sized_wrongly(changes: dict[str, Any]) -> None:
-    with pytest.raises(SpecError, match="hybrid attention"):
-        read(LLAMA | changes)
+def test_layers_that_cannot_be_sized_are_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        read(LLAMA | {"num_hidden_layers": 2} | changes)
+
+
+def test_a_window_makes_layers_look_less_far() -> None:
+    assert read(LLAMA | {"sliding_window": 4096}).attention is Attention.WINDOWED
 
 
 def test_a_sliding_window_that_is_switched_off_is_full_attention() -> None:

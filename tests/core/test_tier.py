@@ -10,16 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shapes import DENSE_32B, GLM, LLAMA_70B, MILLION, gib, gpu, model
 
+from hisparse.architectures import Attention, Indexer
 from hisparse.hardware import Gpu
-from hisparse.kv import (
-    HiSparseLayout,
-    hisparse_layout,
-    indexer_count,
-    indexer_offload_token_bytes,
-    latent_row_bytes,
-    plain_layout,
-)
-from hisparse.model import Attention, Indexer, ModelFacts, read_config
+from hisparse.layout import Drafting, KvLayout, kv_layout
+from hisparse.model import ModelFacts, read_config
+from hisparse.rows import KV_DTYPES, latent_row_bytes
+from hisparse.tier import HiSparseLayout, hisparse_layout, indexer_count, indexer_offload_token_bytes
 from hisparse.units import GIB
 
 H200 = gpu("h200")
@@ -35,11 +31,20 @@ def layout(
     mtp: int = 0,
     batched: int = 8192,
 ) -> HiSparseLayout:
-    return hisparse_layout(facts, dtype, on, max_batched_tokens=batched, shared=shared, mtp_layers=mtp)
+    return hisparse_layout(
+        facts, dtype, on, max_batched_tokens=batched, shared=shared, mtp_layers=mtp, draft_tokens=3 * mtp
+    )
+
+
+def plain_layout(
+    facts: ModelFacts, dtype: str, on: Gpu, *, tensor: int, pipeline: int = 1, mtp_layers: int = 0
+) -> KvLayout:
+    drafting = Drafting(facts.drafts[:mtp_layers], 3 * mtp_layers)
+    return kv_layout(facts, dtype, on, tensor=tensor, pipeline=pipeline, drafting=drafting)
 
 
 def twelve_layers() -> ModelFacts:
-    return replace(GLM, layers=12, indexer=Indexer(layers=(0, 1, 2, 6, 10), head_dim=128, top_k=2048))
+    return replace(GLM, caches=GLM.caches[:12], indexer=Indexer(layers=(0, 1, 2, 6, 10), head_dim=128, top_k=2048))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +57,8 @@ def twelve_layers() -> ModelFacts:
     ],
 )
 def test_glm_bytes(dtype: str, on: Gpu, mtp: int, latent: int, total: int, gpu_block: int, host_block: int) -> None:
-    assert latent_row_bytes(GLM, dtype, on) * (GLM.layers + mtp) == latent
+    assert GLM.latent is not None
+    assert latent_row_bytes(GLM.latent, KV_DTYPES[dtype], on, sparse=True) * (GLM.layers + mtp) == latent
     for tensor in (1, 2, 4, 8):
         assert plain_layout(GLM, dtype, on, tensor=tensor, mtp_layers=mtp).token_bytes == total
     got = layout(dtype=dtype, on=on, mtp=mtp)
@@ -81,7 +87,7 @@ def test_other_dsa_models(repo: str, token: int, indexer: int) -> None:
 
 
 def test_glm_51_has_an_indexer_in_every_layer() -> None:
-    glm51 = replace(GLM, indexer=Indexer(tuple(range(78)), 128, 2048))
+    glm51 = model("zai-org/GLM-5.1")
     assert plain_layout(glm51, "Fp8", H200, tensor=8).token_bytes == 61_464
     assert plain_layout(glm51, "Fp8", H200, tensor=8, mtp_layers=1).token_bytes == 62_252
     assert plain_layout(glm51, "Bf16", H200, tensor=8).token_bytes == 100_152
@@ -167,7 +173,12 @@ class TestRealRuns:
 
     def test_twelve_layers_without_the_tier_need_8_33_gib(self) -> None:
         plain = plain_layout(twelve_layers(), "Fp8", H200, tensor=1)
-        assert f"{plain.request_blocks(MILLION) * plain.block_bytes / GIB:.2f}" == "8.33"
+        assert f"{plain.request_bytes(MILLION) / GIB:.2f}" == "8.33"
+
+    def test_twelve_layers_without_the_tier_hold_503_296_tokens_in_4_gib(self) -> None:
+        """One block of the pool is never given to a request."""
+        plain = plain_layout(twelve_layers(), "Fp8", H200, tensor=1)
+        assert plain.longest(4 * GIB, MILLION) == 503_296
 
     @pytest.mark.parametrize(("tensor", "expected"), [(1, 2_816), (2, 5_568), (8, 22_208)])
     def test_indexer_offload_per_token(self, tensor: int, expected: int) -> None:

@@ -729,9 +729,9 @@ BAD_INPUT: tuple[BadInput, ...] = (
         judged_by="planner",
     ),
     BadInput(
-        "hybrid attention that cannot be sized",
+        "layers of a kind that cannot be sized",
         "spec.model.config",
-        ("sliding_window is 4096",),
+        ("layer_types", "martian_attention", "model.facts.architecture"),
         {
             "model": {
                 "config": {
@@ -740,7 +740,7 @@ BAD_INPUT: tuple[BadInput, ...] = (
                     "num_attention_heads": 32,
                     "hidden_size": 4096,
                     "max_position_embeddings": 2097152,
-                    "sliding_window": 4096,
+                    "layer_types": ["martian_attention"] * 32,
                 }
             }
         },

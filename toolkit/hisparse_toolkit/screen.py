@@ -187,7 +187,7 @@ def _token(plan: Plan) -> str:
 
 def _request(plan: Plan) -> str:
     tokens, plain = plan.target.max_tokens, plan.plain
-    text = f"of {tokens:,} tokens: {format_bytes(plain.request_blocks(tokens) * plain.block_bytes)} in plain KV"
+    text = f"of {tokens:,} tokens: {format_bytes(plain.request_bytes(tokens))} in plain KV"
     tier = plan.tiered
     if tier is None:
         return text
