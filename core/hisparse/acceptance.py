@@ -8,13 +8,15 @@ from fractions import Fraction
 from hisparse.architectures import Attention
 from hisparse.engine import TEMPLATE_VERSION
 from hisparse.errors import SpecError
-from hisparse.estimates import BATCHED_TOKENS
 from hisparse.hardware import GPUS
+from hisparse.hbm import BATCHED_TOKENS
+from hisparse.layers import RecurrentState
 from hisparse.model import ModelFacts
 from hisparse.plan import Mode, Target
 from hisparse.room import shared_pool
 from hisparse.rope import RopeState, obstacle, rope_advice
 from hisparse.rounding import quantity_at_least
+from hisparse.rows import KV_DTYPES
 from hisparse.spec import HiSparseInferenceSpec
 from hisparse.tier import MAX_DEVICE_BUFFER_TOKENS, device_buffer_tokens, hisparse_layout
 from hisparse.units import format_bytes, format_quantity
@@ -27,6 +29,9 @@ def accept(model: ModelFacts, target: Target) -> tuple[SpecError, ...]:
     found = [
         *_positions(model, target),
         *_parallelism(model, target),
+        *_dtype(model, target),
+        *_drafting(model, target),
+        *_decode_context(model, target),
         *_tier(model, target),
         *_template(target),
     ]
@@ -97,7 +102,8 @@ def _scaling(model: ModelFacts, target: Target, factor: Fraction) -> list[SpecEr
 def _parallelism(model: ModelFacts, target: Target) -> list[SpecError]:
     tp = target.tp
     field = "spec.parallelism.tensor" if target.tensor else "spec.resources.gpus"
-    good = [n for n in (1, 2, 4, 8, 16, 32) if model.attention_heads % n == 0 and _kv_heads_split(model, n)]
+    ways = (1, 2, 4, 8, 16, 32)
+    good = [n for n in ways if model.attention_heads % n == 0 and _kv_heads_split(model, n) and _states_split(model, n)]
     if target.expert and not model.experts:
         return [
             SpecError(
@@ -120,6 +126,65 @@ def _parallelism(model: ModelFacts, target: Target) -> list[SpecError]:
                 field,
                 f"tensor parallel size {tp} and the {heads} KV heads of {model.name} do not divide one "
                 f"another; use one of {', '.join(map(str, good))}",
+            )
+        ]
+    if not _states_split(model, tp):
+        return [
+            SpecError(
+                field,
+                f"tensor parallel size {tp} does not divide the heads of the recurrent states of {model.name}; use one "
+                f"of {', '.join(map(str, good))}",
+            )
+        ]
+    return []
+
+
+def _states_split(model: ModelFacts, tensor: int) -> bool:
+    """Heads of recurrent states are divided over the ranks, never replicated (mamba_utils.py)."""
+    states = [cache for layer in model.caches for cache in layer if isinstance(cache, RecurrentState)]
+    return all(state.heads % tensor == 0 and state.conv_channels % tensor == 0 for state in states)
+
+
+def _dtype(model: ModelFacts, target: Target) -> list[SpecError]:
+    field, dtype = "spec.context.kvCacheDtype", KV_DTYPES.get(target.kv_dtype)
+    if dtype is None or dtype.name in ("Bf16", "Fp8"):
+        return []
+    if model.latent is not None:
+        message = (
+            f"{dtype.name} stores keys and values of heads, and {model.name} keeps latent rows; set Auto, Bf16 or Fp8"
+        )
+        return [SpecError(field, message)]
+    if dtype.packed and model.attention is Attention.WINDOWED:
+        return [
+            SpecError(
+                field,
+                f"{dtype.name} has no sliding windows in the engine, which {model.name} has; set Int8PerTokenHead, "
+                "Int4PerTokenHead, Fp8 or Bf16",
+            )
+        ]
+    return []
+
+
+def _drafting(model: ModelFacts, target: Target) -> list[SpecError]:
+    if not target.draft_tokens or model.drafts:
+        return []
+    return [SpecError("draftTokens", f"{model.name} has no MTP layers that could draft tokens; leave it out")]
+
+
+def _decode_context(model: ModelFacts, target: Target) -> list[SpecError]:
+    """VLLM 0.33, config/model.py: tokens are spread over tensor-parallel ranks that would hold the same KV."""
+    ranks = target.decode_context
+    if ranks == 1:
+        return []
+    copies = target.tp if model.latent is not None else target.tp // max(model.kv_head_counts, default=1)
+    if model.has_states or model.attention is Attention.WINDOWED:
+        return [SpecError("decodeContext", f"{model.name} has windows or states, which cannot be spread; set 1")]
+    if ranks > copies or copies % ranks:
+        return [
+            SpecError(
+                "decodeContext",
+                f"{ranks} does not divide the {copies} rank(s) that hold copies of the same KV (tensor parallel size "
+                f"{target.tp}); set a divisor of {copies}",
             )
         ]
     return []
@@ -168,6 +233,10 @@ def _tier(model: ModelFacts, target: Target) -> list[SpecError]:
                 f"RequireShared cannot hold with tensor parallel size {target.tp} and pipeline {target.pipeline}: the "
                 "engine shares its pool only over two or more tensor-parallel ranks; set Auto or parallelism.tensor",
             )
+        )
+    if target.decode_context > 1 and target.mode == Mode.HISPARSE:
+        found.append(
+            SpecError("decodeContext", f"{target.decode_context} is above 1: HiSparse does not support it; set 1")
         )
     found += _pool_minimum(model, target)
     return found

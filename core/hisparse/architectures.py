@@ -6,7 +6,7 @@ One reader per family, one row of the table per architecture. Sources: the model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -240,7 +240,7 @@ def _dsa(fields: ConfigFields) -> Anatomy:
 
 
 def _index_layers(fields: ConfigFields, layers: int) -> tuple[int, ...]:
-    found = _index_pattern(fields, layers)
+    found = indexer_layers(fields, layers)
     count = fields.fact("indexLayers")
     if count is None or count == len(found):
         return found
@@ -253,9 +253,19 @@ def _index_layers(fields: ConfigFields, layers: int) -> tuple[int, ...]:
     )
 
 
-def _index_pattern(fields: ConfigFields, layers: int) -> tuple[int, ...]:
+def indexer_layers(fields: ConfigFields, layers: int) -> tuple[int, ...]:
+    """The layers that own an indexer as config.json says (deepseek_v2.py); MTP layers always do.
+
+    Raises SpecError where a field has another form.
+    """
     kinds = fields.get("indexer_types") or fields.get("index_topk_pattern")
     if kinds:
+        if not isinstance(kinds, Sequence):
+            raise SpecError(
+                "spec.model.config",
+                f"indexer_types or index_topk_pattern is {kinds!r}, not one kind per layer; "
+                "put the model's whole config.json here",
+            )
         # "S"/"shared" layers reuse the choice of the layer before them
         return tuple(i for i in range(layers) if i >= len(kinds) or str(kinds[i]) not in ("S", "shared"))
     every = fields.whole("index_topk_freq", default=1) or 1

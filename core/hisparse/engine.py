@@ -10,6 +10,7 @@ from typing import Any
 from hisparse.estimates import ENDPOINT_GRACE_SECONDS, SHUTDOWN_TIMEOUT_SECONDS
 from hisparse.plan import Mode, Plan
 from hisparse.rope import rope_overrides
+from hisparse.rows import KV_DTYPES
 from hisparse.units import GIB
 
 PINNED_IMAGE = "hisparse-engine:0.1.0-vllm0.33.0"
@@ -63,6 +64,12 @@ def serve_flags(
         )
     if target.pipeline > 1:
         flags.append(Flag("--pipeline-parallel-size", str(target.pipeline), "layers are split over GPUs"))
+    if target.decode_context > 1:
+        why = "the tokens of a request are spread over ranks that would hold copies"
+        flags.append(Flag("--decode-context-parallel-size", str(target.decode_context), why))
+    if target.draft_tokens:
+        drafting = _json({"method": "mtp", "num_speculative_tokens": target.draft_tokens})
+        flags.append(Flag("--speculative-config", drafting, "the model's own MTP layers draft tokens"))
     if target.expert:
         flags.append(Flag("--enable-expert-parallel", None, "experts are spread over all GPUs"))
     flags += [
@@ -162,9 +169,9 @@ def launch_document(
 
 def _kv_cache_dtype(plan: Plan) -> str:
     """Bf16 is said by name where it is the model's own type, else "auto": 16 bits of the model's type."""
-    if plan.kv_dtype == "Fp8":
-        return "fp8"
-    return "bfloat16" if plan.model.dtype == "bfloat16" else "auto"
+    if plan.kv_dtype == "Bf16" and plan.model.dtype != "bfloat16":
+        return "auto"
+    return KV_DTYPES[plan.kv_dtype].engine
 
 
 def _region_bytes(plan: Plan) -> int:

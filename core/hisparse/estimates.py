@@ -1,4 +1,4 @@
-"""Seconds and bytes that no rule of the engine gives: measured once, labelled as estimates wherever they show.
+"""Seconds that no rule of the engine gives: measured once, labelled as estimates wherever they show.
 
 Measured on one and two H200 SXM with vLLM 0.33 (docs/engine-facts.md); bands are in the tests.
 """
@@ -24,40 +24,7 @@ SHUTDOWN_TIMEOUT_SECONDS = 60
 AUTO_GAIN = 3
 """Concurrency gain from which mode Auto takes the tier: below it host reads cost more than they gain."""
 
-BATCHED_TOKENS = 8192
-"""max_num_batched_tokens; FlashMLA scratch at 32K tokens has killed fp8 engines on Hopper."""
-
 _KIB_64 = 65_536
-
-
-def activation_bytes(max_batched_tokens: int) -> int:
-    """Peak activation in the engine's profile run: 4.8-5.6 GiB in public H100/H200 logs at 8192 tokens."""
-    return 56 * GIB * max_batched_tokens // (10 * BATCHED_TOKENS)
-
-
-def prefill_workspace_bytes(model: ModelFacts, max_batched_tokens: int) -> int:
-    """HBM that grows after start-up, outside the KV budget: 4.2 GiB at 8192 tokens, sparse attention only."""
-    if model.attention is not Attention.DSA:
-        return 0
-    return 42 * GIB * max_batched_tokens // (10 * BATCHED_TOKENS)
-
-
-def position_table_bytes(model: ModelFacts, max_tokens: int) -> int:
-    """HBM per token of max_model_len outside the KV budget: 1.8-2.2 KiB for sparse MLA (2 GiB at 1M)."""
-    if model.attention is Attention.DSA:
-        return 2048 * max_tokens
-    width = model.latent.rope_dim if model.latent else model.head_dim
-    return 2 * width * max(max_tokens, model.max_positions)
-
-
-def non_torch_bytes(world: int) -> int:
-    """CUDA context and NCCL: 0.13-0.25 GiB alone, up to 1.4 GiB with several ranks, in public logs."""
-    return GIB // 4 if world == 1 else 14 * GIB // 10
-
-
-def graph_bytes() -> int:
-    """CUDA graphs: 0.4-0.8 GiB in the logs at hand."""
-    return 8 * GIB // 10
 
 
 def pin_seconds(pool: int, *, ranks: int, shared: bool) -> Fraction:

@@ -29,6 +29,7 @@ from hisparse.layers import (
     SlidingWindow,
 )
 from hisparse.model import ModelFacts
+from hisparse.pipeline import pipeline_split
 from hisparse.rounding import cdiv, round_up
 from hisparse.rows import (
     KV_DTYPES,
@@ -238,14 +239,6 @@ def kv_layout(
     in_flight = batched_tokens * (pipeline + 1 if rules.async_batches else pipeline)
     groups, block_bytes = _largest_rank(pages, rules, pipeline)
     return KvLayout(groups, block_bytes, in_flight, context, rules)
-
-
-def pipeline_split(layers: int, ranks: int) -> tuple[int, ...]:
-    """Layers of each pipeline rank: what does not divide goes to the ranks before the last, from behind."""
-    split = [layers // ranks] * ranks
-    for index in range(2, layers % ranks + 2):
-        split[-index] += 1
-    return tuple(split)
 
 
 def _base_block(model: ModelFacts, dtype: KvDtype, gpu: Gpu, rules: Accounting) -> int:

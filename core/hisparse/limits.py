@@ -7,6 +7,7 @@ from fractions import Fraction
 from hisparse import estimates
 from hisparse.architectures import Attention
 from hisparse.dialect import dialect
+from hisparse.hbm import prefill_workspace_bytes
 from hisparse.plan import HostMemory, LengthRow, Limit, Mode, Resource, Seconds
 from hisparse.room import Room, overhead_bytes
 from hisparse.rounding import ceil, decimal, whole_gib
@@ -19,6 +20,7 @@ _WORKER_SHUTDOWN = 120
 _STOP_OVERHEAD = estimates.ENDPOINT_GRACE_SECONDS + estimates.SHUTDOWN_TIMEOUT_SECONDS + 30
 _FP8_KV = (8, 9)
 _SAFE_FP8_BATCH = 16_384
+_HOPPER = 9
 
 
 def pays_above(tiered: HiSparseLayout | None, typical: LengthRow) -> int | None:
@@ -124,8 +126,8 @@ def binding(
 
 def warnings_of(room: Room, overhead: int) -> list[str]:
     target, found = room.target, []
-    workspace = estimates.prefill_workspace_bytes(room.model, room.batched)
-    left = room.hbm[0].bytes
+    workspace = prefill_workspace_bytes(room.model, room.batched)
+    left = room.node.gpu.memory_bytes * (100 - target.utilization_percent) // 100
     if workspace > left:
         found.append(
             f"prefill workspace grows to about {format_bytes(workspace)} at max_num_batched_tokens {room.batched} and "
@@ -143,6 +145,13 @@ def warnings_of(room: Room, overhead: int) -> list[str]:
             f"fp8 KV on {room.node.gpu.name} (compute capability below 8.9): not every attention backend of vLLM "
             "takes it"
         )
+    if (
+        room.model.is_sparse
+        and room.model.has_states
+        and room.kv_dtype == "Fp8"
+        and room.node.gpu.capability[0] == _HOPPER
+    ):
+        found.append(f"vLLM has been seen to refuse fp8 KV of {room.model.name} on Hopper (vllm#55221): try it first")
     if room.model.attention is Attention.DSA and room.kv_dtype == "Fp8" and room.batched > _SAFE_FP8_BATCH:
         found.append(
             f"maxBatchedTokens {room.batched} with fp8 KV on Hopper has run out of memory in FlashMLA; 8192 is safe"

@@ -14,10 +14,19 @@ from hisparse import catalogue
 from hisparse.architectures import FAMILIES, Attention, Indexer, anatomy
 from hisparse.config import ConfigFields
 from hisparse.errors import SpecError
-from hisparse.layers import ChunkedAttention, FullAttention, Latent, LayerCaches, RecurrentState, SlidingWindow
+from hisparse.layers import (
+    ChunkedAttention,
+    FullAttention,
+    IndexerKeys,
+    Latent,
+    LayerCaches,
+    RecurrentState,
+    SlidingWindow,
+)
 from hisparse.rope import RopeFacts, read_rope
 from hisparse.spec import ModelFactsSpec, ModelSpec
 from hisparse.units import parse_quantity
+from hisparse.weights import Checkpoint, read_checkpoint
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,8 @@ class ModelFacts:
     uses them.
     experts is 0 for a dense model; expert_bytes is the part of the weights that experts take (0 where not known).
     weight_width is bytes per parameter, kv_width bytes of one element that is not quantised.
+    checkpoint is None where the tensors of the architecture are not known; vocabulary and widths (of the MLP, of one
+    expert) are 0 where the config does not say.
     """
 
     name: str
@@ -44,6 +55,11 @@ class ModelFacts:
     rope: RopeFacts
     weight_bytes: int
     weight_source: str
+    checkpoint: Checkpoint | None
+    vocabulary: int
+    dense_width: int
+    expert_width: int
+    experts_per_token: int
     dtype: str
     kv_width: int = 2
 
@@ -66,6 +82,21 @@ class ModelFacts:
     def is_mla(self) -> bool:
         """Whether KV is one latent row per token, replicated on every tensor-parallel rank."""
         return self.attention in (Attention.MLA, Attention.DSA)
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the checkpoint; from its bytes where its tensors are not known."""
+        return self.checkpoint.parameters.total if self.checkpoint else self.weight_bytes // self.weight_width
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that take part in the forward pass of one token."""
+        return self.checkpoint.parameters.active if self.checkpoint else self.parameters
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether an indexer chooses what is attended to, which needs kernels that old GPUs do not have."""
+        return any(isinstance(cache, IndexerKeys) for layer in self.caches for cache in layer)
 
     @property
     def has_states(self) -> bool:
@@ -156,7 +187,8 @@ def read_config(
     heads = fields.number("num_attention_heads", "attentionHeads")
     hidden = fields.number("hidden_size", "hiddenSize")
     rope = read_rope(config, max_positions=fields.fact("maxPositions"))
-    weights, weight_source = _weights(fields, weight_bytes, weight_source)
+    checkpoint = read_checkpoint(config)
+    weights, weight_source = _weights(fields, weight_bytes, weight_source, checkpoint)
     experts, expert_parameters = _experts(fields, len(found.layers) + len(found.drafts), hidden)
     return ModelFacts(
         name=name,
@@ -173,18 +205,30 @@ def read_config(
         rope=rope,
         weight_bytes=weights,
         weight_source=weight_source,
+        checkpoint=checkpoint,
+        vocabulary=_size(fields, "vocab_size"),
+        dense_width=_size(fields, "intermediate_size"),
+        expert_width=_size(fields, "moe_intermediate_size") or (_size(fields, "intermediate_size") if experts else 0),
+        experts_per_token=(_size(fields, "num_experts_per_tok") or 1) if experts else 0,
         dtype=fields.dtype(),
         kv_width=fields.kv_width(),
     )
 
 
-def _weights(fields: ConfigFields, known: int | None, source: str) -> tuple[int, str]:
+def _size(fields: ConfigFields, key: str) -> int:
+    value = fields.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _weights(fields: ConfigFields, known: int | None, source: str, checkpoint: Checkpoint | None) -> tuple[int, str]:
     if (text := fields.fact("weights")) is not None:
         return parse_quantity(text), "model.facts.weights"
     if (count := fields.fact("parameterCount")) is not None:
         return count * _weight_width(fields), "model.facts.parameterCount x dtype"
     if known is not None:
         return known, source
+    if checkpoint is not None and checkpoint.file_bytes is not None:
+        return checkpoint.file_bytes, f"{checkpoint.parameters.total:,} parameters, counted from config.json"
     raise SpecError(
         "spec.model.facts.weights",
         "the size of the weights is not known (no total_size in model.safetensors.index.json); "

@@ -10,6 +10,7 @@ from hisparse import estimates
 from hisparse.acceptance import accept
 from hisparse.architectures import Attention
 from hisparse.hardware import NodeClass
+from hisparse.hbm import MAX_REQUESTS, default_batched_tokens, hbm_terms
 from hisparse.layout import Drafting, kv_layout
 from hisparse.limits import binding, lifecycle_seconds, pays_above, timing_warnings, warnings_of
 from hisparse.model import ModelFacts
@@ -17,7 +18,6 @@ from hisparse.plan import HostMemory, LengthRow, Limit, Mode, Plan, Resource, Sh
 from hisparse.room import (
     RAM_CHECK_PERCENT,
     Room,
-    hbm_terms,
     host_room,
     least_overhead_bytes,
     overhead_bytes,
@@ -44,8 +44,6 @@ _OFFLOAD_CEILING = 64 * GIB
 _SPARSE_KERNELS = (9, 10, 12)
 """Compute capabilities with sparse-MLA backends (vLLM 0.32/0.33, v1/attention/backends/mla)."""
 
-_MAX_REQUESTS = 256
-
 _WITHOUT_MEMORY = "leave resources.memory out"
 
 
@@ -62,7 +60,7 @@ def plan(model: ModelFacts, node: NodeClass, target: Target) -> Plan | Shortfall
             return too_few_gpus(model, node, target, fits)
         way = f"on nodes with {target.gpus} GPUs: {larger.limit.remedy}"
         return replace(larger, node=node, limit=replace(larger.limit, remedy=way))
-    if model.attention is Attention.DSA and node.gpu.capability[0] not in _SPARSE_KERNELS:
+    if model.is_sparse and node.gpu.capability[0] not in _SPARSE_KERNELS:
         return too_old_gpu(model, node, target)
     if (short := memory_shortfall(model, node, target)) is not None:
         without = plan(model, node, replace(target, memory_bytes=None))
@@ -71,11 +69,20 @@ def plan(model: ModelFacts, node: NodeClass, target: Target) -> Plan | Shortfall
     return _best_dtype(model, node, target, fits=fits)
 
 
+def plan_without_advice(model: ModelFacts, node: NodeClass, target: Target) -> Plan | Shortfall:
+    """The same for a node class with enough GPUs, without a search for what would help: for whoever asks many times."""
+    if model.is_sparse and node.gpu.capability[0] not in _SPARSE_KERNELS:
+        return too_old_gpu(model, node, target)
+    if (short := memory_shortfall(model, node, target)) is not None:
+        return short
+    return _best_dtype(model, node, target, fits=None)
+
+
 def _fits(model: ModelFacts) -> Fits:
     def fits(target: Target, node: NodeClass) -> bool:
-        if accept(model, target) or target.gpus > node.gpus or memory_shortfall(model, node, target) is not None:
+        if accept(model, target) or target.gpus > node.gpus:
             return False
-        return isinstance(_best_dtype(model, node, target, fits=None), Plan)
+        return isinstance(plan_without_advice(model, node, target), Plan)
 
     return fits
 
@@ -101,7 +108,7 @@ def _attempt(
     model: ModelFacts, node: NodeClass, target: Target, dtype: tuple[str, str], fits: Fits | None
 ) -> Plan | Shortfall:
     kv_dtype, kv_reason = dtype
-    batched = target.max_batched_tokens or estimates.BATCHED_TOKENS
+    batched = target.max_batched_tokens or default_batched_tokens(node.gpu)
     hbm, budget = hbm_terms(model, node, target, batched)
     plain = kv_layout(
         model,
@@ -450,7 +457,7 @@ def _finish(
     target = room.target
     by_tokens = {row.tokens: row for row in rows}
     at_max, at_typical = by_tokens[target.max_tokens], by_tokens[target.typical]
-    seqs = target.max_requests or target.data * min(_MAX_REQUESTS, max(1, int(requests / target.data)))
+    seqs = target.max_requests or target.data * min(MAX_REQUESTS, max(1, int(requests / target.data)))
     seconds = lifecycle_seconds(room, mode, host, at_max)
     return Plan(
         model=room.model,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from hisparse.architectures import Attention
-from hisparse.estimates import BATCHED_TOKENS
 from hisparse.hardware import NodeClass, format_memory
+from hisparse.hbm import BATCHED_TOKENS
 from hisparse.model import ModelFacts
 from hisparse.plan import Limit, Mode, Resource, Shortfall, Target, Term
 from hisparse.room import RAM_CHECK_PERCENT, Room, least_overhead_bytes, overhead_bytes

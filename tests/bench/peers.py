@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 from kv_logs import predict  # noqa: E402 - the path has to be there first
+from tests.bench.pages import run, table  # noqa: E402
 from tests.bench.peer_formulas import (  # noqa: E402
     PEERS,
     Case,
@@ -29,9 +30,7 @@ from tests.bench.peer_formulas import (  # noqa: E402
 )
 
 CASES = ROOT / "tests" / "data" / "kv-logs" / "cases.json"
-PAGE = ROOT / "docs" / "peers.md"
 PAIR = 2
-BEGIN, END = "<!-- begin: tests/bench/peers.py -->\n", "<!-- end: tests/bench/peers.py -->\n"
 
 
 def ours(case: Case) -> Fraction:
@@ -65,11 +64,7 @@ def page_tables(cases: Sequence[Case]) -> str:
         *([reason, ", ".join(names)] for reason, names in reasons.items()),
     ]
     counts = f"{len(usable)} of {len(cases)} cases are compared.\n"
-    return "\n".join((_table(rows), counts, _table(missing)))
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return "\n".join((table(rows), counts, table(missing)))
 
 
 def _cell(errors: Spread) -> str:
@@ -88,23 +83,9 @@ def _close(errors: Spread) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """0; 1 when --check finds the page out of date; 2 for arguments that mean nothing."""
-    if set(arguments) - {"--check", "--write"}:
-        print(__doc__, file=sys.stderr)
-        return 2
-    tables = page_tables(json.loads(CASES.read_text())["cases"])
-    if not arguments:
-        print(tables, end="")
-        return 0
-    text = PAGE.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    current = f"{before}{BEGIN}\n{tables}\n{END}{after}"
-    if "--write" in arguments:
-        PAGE.write_text(current)
-        return 0
-    if text != current:
-        print(f"{PAGE.relative_to(ROOT)} is out of date: run python tests/bench/peers.py --write", file=sys.stderr)
-    return int(text != current)
+    return run(
+        "docs/peers.md", "tests/bench/peers.py", lambda: page_tables(json.loads(CASES.read_text())["cases"]), arguments
+    )
 
 
 if __name__ == "__main__":

@@ -53,7 +53,3 @@ def test_teardown(pool_gib: int, offload_gib: int, ranks: int, shared: bool, mea
 )
 def test_prefill_of_a_glm_rank(tokens: int, measured: float) -> None:
     assert estimates.prefill_seconds(GLM, gpu("h200"), tokens, ranks=8) == pytest.approx(measured, rel=0.10)
-
-
-def test_position_tables_take_two_gib_per_million_tokens() -> None:
-    assert estimates.position_table_bytes(GLM, 1_048_576) == 2 * GIB

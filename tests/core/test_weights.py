@@ -9,26 +9,29 @@ estimates.position_table_bytes counts (131,072 x 128 x 2 bytes are all that Llam
 from __future__ import annotations
 
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hisparse.catalogue import ENTRIES, Entry
+from hisparse.pipeline import pipeline_split
 from hisparse.units import GIB
 from hisparse.weights import (
     ARCHITECTURES,
+    Checkpoint,
     Parallel,
     Parameters,
     Precision,
-    Weights,
-    count_parameters,
+    Tensor,
+    read_checkpoint,
     read_weights,
-    stage_layers,
-    weight_bytes,
     weight_format,
-    weights_on_one_gpu,
 )
+from hisparse.weights.module_names import module_names
+from hisparse.weights.ranks import held_bytes
 
 Config = dict[str, Any]
 ONE = Parallel()
@@ -474,26 +477,24 @@ NEMOTRON_NANO = dense(
 )
 
 
-def read(config: Config) -> Weights:
-    weights = read_weights(config)
-    assert weights is not None
-    return weights
+def read(config: Config) -> Checkpoint:
+    checkpoint = read_checkpoint(config)
+    assert checkpoint is not None
+    return checkpoint
 
 
 def count(config: Config) -> Parameters:
-    parameters = count_parameters(config)
-    assert parameters is not None
-    return parameters
+    return read(config).parameters
 
 
 def on_one_gpu(config: Config, parallel: Parallel = ONE, *, draft: bool = False, total: int | None = None) -> int:
-    held = weights_on_one_gpu(read(config), weight_format(config), parallel, draft=draft, total_bytes=total)
+    held = read(config).on_one_gpu(parallel, draft=draft, total_bytes=total)
     assert held is not None
     return held
 
 
 def file_bytes(config: Config) -> int:
-    size = weight_bytes(read(config), weight_format(config))
+    size = read(config).file_bytes
     assert size is not None
     return size
 
@@ -721,13 +722,13 @@ def test_bytes_of_one_matrix(how: Config, size: int) -> None:
     ],
 )
 def test_an_unknown_format_has_a_name_and_no_size(how: Config) -> None:
-    form = weight_format({"quantization_config": how})
-    assert not form.known
-    assert form.method == how["quant_method"]
-    assert weight_bytes(read(LLAMA_8B), form) is None
-    assert weights_on_one_gpu(read(LLAMA_8B), form, ONE) is None
+    checkpoint = read(quantized(LLAMA_8B, how))
+    assert not checkpoint.format.known
+    assert checkpoint.format.method == how["quant_method"]
+    assert checkpoint.file_bytes is None
+    assert checkpoint.on_one_gpu(ONE) is None
     # the size of the files still says what a rank holds
-    assert weights_on_one_gpu(read(LLAMA_8B), form, ONE, total_bytes=5 * GIB) == 5 * GIB
+    assert checkpoint.on_one_gpu(ONE, total_bytes=5 * GIB) == 5 * GIB
 
 
 def test_modules_left_out_keep_the_dtype() -> None:
@@ -780,11 +781,7 @@ def test_float32_files_are_loaded_in_16_bits() -> None:
 
 
 def test_kv_heads_latents_and_norms_are_not_divided_below_one() -> None:
-    weights = read(QWEN3_235B)
-    form = weight_format(QWEN3_235B)
-    four, eight = (weights_on_one_gpu(weights, form, Parallel(tensor)) for tensor in (4, 8))
-    assert four is not None
-    assert eight is not None
+    four, eight = (on_one_gpu(QWEN3_235B, Parallel(tensor)) for tensor in (4, 8))
     kv = 94 * 2 * 128 * 4096 * 2
     replicated = 94 * (128 * 4096 + 2 * 4096 + 2 * 128) * 2 + 4096 * 2
     assert 2 * (eight - kv - replicated) == four - kv - replicated
@@ -817,7 +814,7 @@ def test_quantized_mla_keeps_a_dequantized_up_projection() -> None:
     ],
 )
 def test_pipeline_stages(layers: int, pipeline: int, stages: tuple[int, ...]) -> None:
-    assert stage_layers(layers, pipeline) == stages
+    assert pipeline_split(layers, pipeline) == stages
 
 
 def test_the_largest_pipeline_rank_counts() -> None:
@@ -826,7 +823,7 @@ def test_the_largest_pipeline_rank_counts() -> None:
     # a tied table is on the first rank and, as output matrix, on the last
     tied = on_one_gpu(QWEN2_05B, Parallel(pipeline=2))
     assert 2 * tied > file_bytes(QWEN2_05B) + 151_936 * 896 * 2
-    assert weights_on_one_gpu(read(LLAMA_8B), weight_format(LLAMA_8B), Parallel(pipeline=33)) is None
+    assert read(LLAMA_8B).on_one_gpu(Parallel(pipeline=33)) is None
 
 
 def test_experts_are_spread_over_data_parallel_ranks() -> None:
@@ -883,12 +880,12 @@ def test_files_that_leave_drafts_out_or_store_a_tied_matrix_do_not_scale() -> No
     ],
 )
 def test_what_is_not_known_is_not_counted(changes: Config) -> None:
-    assert count_parameters({**LLAMA_8B, **changes}) is None
+    assert read_checkpoint({**LLAMA_8B, **changes}) is None
 
 
 @pytest.mark.parametrize("multiplier", [-1, 0, float("nan"), float("inf"), "1.0"])
 def test_a_width_that_cannot_be_is_not_counted(multiplier: object) -> None:
-    assert count_parameters({**LFM2, "block_ffn_dim_multiplier": multiplier}) is None
+    assert read_checkpoint({**LFM2, "block_ffn_dim_multiplier": multiplier}) is None
 
 
 def test_an_unknown_vision_tower_counts_nothing() -> None:
@@ -969,8 +966,124 @@ json = st.recursive(
 @given(st.sampled_from([LLAMA_8B, QWEN3_NEXT, GLM53, LFM2, NEMOTRON_NANO, GRANITE4_TINY]), st.data())
 def test_a_strange_config_is_counted_or_unknown_but_never_fails(config: Config, data: st.DataObject) -> None:
     key = data.draw(st.sampled_from(sorted(config)))
-    parameters = count_parameters({**config, key: data.draw(json)})
-    assert parameters is None or parameters.total >= parameters.active >= 0
+    checkpoint = read_checkpoint({**config, key: data.draw(json)})
+    assert checkpoint is None or checkpoint.parameters.total >= checkpoint.parameters.active >= 0
+
+
+def tensor_by_tensor(config: Config, parallel: Parallel, stages: list[int]) -> dict[tuple[int, bool], int]:
+    """Bytes on the fullest GPU by (stages, draft), with one look at every tensor of every layer."""
+    weights, form = read_weights(config), weight_format(config)
+    assert weights is not None
+
+    def held(tensor: Tensor, name: str) -> int:
+        precision = form.head if name == "lm_head" else form.precision(name) if tensor.linear else None
+        return held_bytes(tensor, precision, form.dtype_bytes, parallel)
+
+    layers = [
+        sum(held(tensor, f"layers.{index}.{tensor.name}") for tensor in weights.kinds[kind])
+        for index, kind in enumerate((*weights.layers, *weights.drafts))
+    ]
+    backbone, drafts = layers[: len(weights.layers)], sum(layers[len(weights.layers) :])
+    table = sum(held(tensor, tensor.name) for tensor in weights.first)
+    final_norm, head = (held(tensor, tensor.name) for tensor in weights.last)
+    most = {}
+    for count in stages:
+        ranks = [rank for rank, share in enumerate(pipeline_split(len(backbone), count)) for _ in range(share)]
+        for draft in (False, True):
+            sums = [sum(size for size, at in zip(backbone, ranks, strict=True) if at == rank) for rank in range(count)]
+            sums[0] += table
+            sums[-1] += final_norm + (0 if weights.tied and count == 1 else head) + (drafts if draft else 0)
+            most[count, draft] = max(sums)
+    return most
+
+
+COUNTED = [entry for entry in ENTRIES if (found := read_checkpoint(entry.config)) is not None and found.format.known]
+
+
+@pytest.mark.parametrize("entry", COUNTED, ids=lambda entry: entry.repo)
+def test_lots_hold_what_the_tensors_of_the_catalogue_hold_one_by_one(entry: Entry) -> None:
+    checkpoint = read(dict(entry.config))
+    for tensor in (1, 2, 4, 8, 16):
+        for data, expert in ((1, False), (4, False), (4, True)):
+            one = Parallel(tensor, 1, data, expert)
+            for (stages, draft), most in tensor_by_tensor(dict(entry.config), one, [1, 2, 3]).items():
+                assert checkpoint.on_one_gpu(replace(one, pipeline=stages), draft=draft) == most
+
+
+PATTERNS = st.sampled_from(
+    [
+        "lm_head",
+        "mlp",
+        "layers.1",
+        "model.layers.2.self_attn",
+        "model.layers.3*",
+        "model.layers.1.mlp*",
+        "*o_proj",
+        "layers.?.mlp.up_proj",
+        "model.layers.[02].*",
+        "re:.*self_attn.*",
+        r"re:^model\.layers\.1\.mlp\.(gate|up)_proj$",
+        "experts",
+        "proj",
+    ]
+)
+
+
+@given(
+    st.one_of(configs, moe_configs),
+    st.sampled_from([{"quant_method": "fp8"}, FP8_BLOCKS, {"quant_method": "modelopt", "quant_algo": "NVFP4"}]),
+    st.lists(PATTERNS, max_size=4),
+    st.builds(Parallel, ranks, st.just(1), ranks, st.booleans()),
+)
+def test_lots_are_exact_where_formats_differ_between_layers(
+    config: Config, how: Config, patterns: list[str], parallel: Parallel
+) -> None:
+    key = "exclude_modules" if how["quant_method"] == "modelopt" else "modules_to_not_convert"
+    config = {**config, "num_hidden_layers": 5, "num_nextn_predict_layers": 1}
+    config = quantized(config, {**how, key: patterns})
+    checkpoint = read(config)
+    for (stages, draft), most in tensor_by_tensor(config, parallel, [1, 2, 5]).items():
+        assert checkpoint.on_one_gpu(replace(parallel, pipeline=stages), draft=draft) == most
+
+
+components = st.sampled_from(["layers", "1", "10", "mlp", "up_proj", "self_attn", "experts"])
+paths = st.lists(components, min_size=1, max_size=5).map(".".join)
+
+
+@given(st.lists(st.one_of(paths, st.text("a.*?l1", max_size=6), paths.map(lambda path: path + "*"))), paths)
+def test_named_modules_are_found_as_a_search_finds_them(patterns: list[str], name: str) -> None:
+    parts = name.split(".")
+    runs = {".".join(parts[i:j]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)}
+    plain = {pattern for pattern in patterns if not set("*?[") & set(pattern)}
+    found = bool(runs & plain) or any(fnmatchcase(name, pattern) for pattern in set(patterns) - plain)
+    assert module_names(patterns).holds(name) == found
+
+
+def test_checkpoints_are_values() -> None:
+    for config in (LLAMA_8B, GLM51_NVFP4, NEMOTRON_NANO):
+        assert read(config) == read(dict(config))
+        assert hash(read(config)) == hash(read(dict(config)))
+    assert read(LLAMA_8B) != read(quantized(LLAMA_8B, FP8_BLOCKS))
+    assert read(GLM5) != read(GLM53)
+
+
+def test_a_draft_layer_always_has_an_indexer() -> None:
+    """Even where a list of kinds is longer than the backbone and says otherwise (vLLM models/deepseek_v2.py)."""
+    shared = read({**GLM5, "index_topk_pattern": "F" + "S" * 80}).parameters
+    assert shared.draft == count(GLM5).draft
+    assert shared.other < count(GLM5).other
+
+
+def test_a_down_projection_is_padded_along_its_inputs_whatever_its_name() -> None:
+    """Experts in MXFP4: the intermediate size to 128 on each rank, the hidden size to 256."""
+    how = {"quant_method": "mxfp4"}
+    gate_up_down, w1_w3_w2 = (
+        quantized({**config, "architectures": [name], "hidden_size": 2048, "moe_intermediate_size": 900}, how)
+        for config, name in ((QWEN3_30B, QWEN3_MOE), (QWEN3_30B, "MixtralForCausalLM"))
+    )
+    norms = 48 * 2 * 128 * 2  # Mixtral has none over queries and keys
+    for tensor in (1, 2, 8):
+        assert on_one_gpu(gate_up_down, Parallel(tensor)) - norms == on_one_gpu(w1_w3_w2, Parallel(tensor))
 
 
 @given(
@@ -989,8 +1102,8 @@ def test_a_strange_config_is_counted_or_unknown_but_never_fails(config: Config, 
 )
 def test_a_strange_format_is_read_or_unknown_but_never_fails(how: Config, data: st.DataObject) -> None:
     key = data.draw(st.sampled_from(sorted(how)))
-    form = weight_format({"quantization_config": {**how, key: data.draw(json)}})
-    assert (weight_bytes(read(LLAMA_1B), form) is None) == (not form.known)
+    checkpoint = read(quantized(LLAMA_1B, {**how, key: data.draw(json)}))
+    assert (checkpoint.file_bytes is None) == (not checkpoint.format.known)
 
 
 @given(

@@ -58,7 +58,7 @@ def test_the_screen_of_glm_at_a_million_tokens(capsys: pytest.CaptureFixture[str
         "HBM of each GPU, 139.81 GiB",
         "times the concurrency, expected decode speed-up ~",
         "pays above",
-        "peak activation ~ 5.60 GiB",
+        "peak activation ~ 1.41 GiB",
         "Memory is binary: 1 GiB = 1,073,741,824 B",
         '"kv_connector":"HiSparseConnector"',
         "--max-model-len 1048576 # context.maxTokens",
@@ -70,7 +70,7 @@ def test_the_screen_of_glm_at_a_million_tokens(capsys: pytest.CaptureFixture[str
 def test_one_screen_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, *GLM)
     lines = out.splitlines()
-    assert len(lines) <= 48
+    assert len(lines) <= 50
     # only what is meant to be pasted may be longer than the page
     assert [line for line in lines if len(line) > 100 and "--kv-transfer-config" not in line] == []
     assert [line for line in lines if line != line.rstrip()] == []

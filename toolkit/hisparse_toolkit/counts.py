@@ -37,6 +37,8 @@ RANGES: Final[Mapping[str, Range]] = {
     "--tensor": _PARALLEL,
     "--data": _PARALLEL,
     "--pipeline": _PARALLEL,
+    "--mtp-tokens": Range(1, 16, 3),
+    "--decode-context": _PARALLEL,
     "--wait": Range(1, None, 60, " of seconds"),
 }
 
@@ -49,8 +51,10 @@ def number(option: str, text: str) -> int:
 
 
 def bounded(option: str, text: str) -> int:
-    """The same for an option that is no field of a spec: its lower limit is judged here."""
+    """The same for an option that is no field of a spec: its limits are judged here."""
     value, allowed = number(option, text), RANGES[option]
     if value < allowed.least:
         raise bad(option, f"{value} is below {allowed.least}; write for example {allowed.example}")
+    if allowed.most is not None and value > allowed.most:
+        raise bad(option, f"{value} is above {allowed.most}; write for example {allowed.example}")
     return value

@@ -1,32 +1,54 @@
-"""The curve behind `hisparse plan --plot`: requests at once by their length, plain and with the tier."""
+"""Curves by the length of requests, drawn with characters: those of `hisparse plan --plot` and `hisparse curve`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fractions import Fraction
 from typing import Final
 
 from hisparse.plan import Plan
 
 HEIGHT: Final = 15
 _ASCII: Final = str.maketrans({**dict.fromkeys("┌┐└┘├┤┬┴┼", "+"), "─": "-", "│": "|", "•": "*"})
+_TICK: Final = 12
+"""Columns that one length takes below the axis, and some air."""
+
+Line = tuple[str, str, Sequence[tuple[int, Fraction]]]
+"""Its name, its marker, and its points: tokens and value."""
 
 
 def curve_of(plan: Plan, *, width: int, colour: bool, ascii_only: bool = False) -> str:
-    """The curve as text; one step of length per tick, concurrency on a logarithmic axis."""
-    import plotext  # noqa: PLC0415  only this option needs it
+    """The plan's own curve as text."""
+    lines: list[Line] = [("plain KV", "x", [(row.tokens, row.plain) for row in plan.curve])]
+    if plan.tiered is not None:
+        lines.append((plan.mode.value, "dot", [(row.tokens, row.tier) for row in plan.curve]))
+    title = "requests at once by their length in tokens"
+    return drawing(title, lines, width=width, colour=colour, ascii_only=ascii_only)
+
+
+def drawing(title: str, lines: Sequence[Line], *, width: int, colour: bool, ascii_only: bool = False) -> str:
+    """Curves as text; one step of length per tick, values on a logarithmic axis. What is not above 0 is left out."""
+    import plotext  # noqa: PLC0415  only plots need it
 
     figure = plotext.figure
     figure.clear()
     figure.plot_size(width, HEIGHT)
     figure.theme("default" if colour else "colorless")
-    rows = [row for row in plan.curve if row.plain > 0 and row.tier > 0]
-    places = list(range(len(rows)))
-    lines = [("plain KV", [float(row.plain) for row in rows], "x")]
-    if plan.tiered is not None:
-        lines.append((plan.mode.value, [float(row.tier) for row in rows], "dot"))
-    for label, values, marker in lines:
-        figure.draw(figure.signal(places, values, marker=marker).lines().label(label))
+    lengths = sorted({tokens for _, _, points in lines for tokens, value in points if value > 0})
+    places = {tokens: place for place, tokens in enumerate(lengths)}
+    for label, marker, points in lines:
+        shown = [(places[tokens], float(value)) for tokens, value in points if value > 0]
+        xs, ys = [place for place, _ in shown], [value for _, value in shown]
+        figure.draw(figure.signal(xs, ys, marker=marker).lines().label(label))
     figure.ruler("y").scale("log")
-    figure.ruler("x").ticks(places, [f"{row.tokens:,}" for row in rows])
-    figure.title("requests at once by their length in tokens")
+    ticks = _ticks(lengths, width)
+    figure.ruler("x").ticks([places[tokens] for tokens in ticks], [f"{tokens:,}" for tokens in ticks])
+    figure.title(title)
     drawn = str(figure.build().string(colorless=not colour))
     return drawn.translate(_ASCII) if ascii_only else drawn
+
+
+def _ticks(lengths: Sequence[int], width: int) -> Sequence[int]:
+    """The lengths that have room below the axis, the longest always among them."""
+    step = -(-len(lengths) * _TICK // width) if lengths else 1
+    return lengths[::-1][::step][::-1]

@@ -32,9 +32,9 @@ def answer_document(question: Question, answer: Plan | Shortfall, *, in_cluster:
         "schema": SCHEMA,
         "verdict": verdict.word,
         "exitCode": int(verdict.code),
-        "model": _model(answer.model),
-        "node": _node(answer.node),
-        "request": _request(answer.target),
+        "model": model_json(answer.model),
+        "node": node_json(answer.node),
+        "request": request_json(answer.target),
         "plan": _plan(question, answer, in_cluster=in_cluster) if isinstance(answer, Plan) else None,
         "shortfall": _shortfall(answer) if isinstance(answer, Shortfall) else None,
         "errors": [],
@@ -56,7 +56,7 @@ def problem_document(error: NoAnswerError) -> _Json:
     }
 
 
-def _model(model: ModelFacts) -> _Json:
+def model_json(model: ModelFacts) -> _Json:
     return {
         "name": model.name,
         "architecture": model.architecture,
@@ -69,7 +69,7 @@ def _model(model: ModelFacts) -> _Json:
     }
 
 
-def _node(node: NodeClass) -> _Json:
+def node_json(node: NodeClass) -> _Json:
     return {
         "gpu": node.gpu.name,
         "product": node.product,
@@ -79,7 +79,7 @@ def _node(node: NodeClass) -> _Json:
     }
 
 
-def _request(target: Target) -> _Json:
+def request_json(target: Target) -> _Json:
     return {
         "maxTokens": target.max_tokens,
         "typicalTokens": target.typical,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -63,6 +63,8 @@ OPTION_OF: Final[Mapping[str, str]] = MappingProxyType(
         "spec.parallelism.pipeline": "--pipeline",
         "spec.parallelism.expert": "--expert",
         "spec.engine.version": "--engine-version",
+        "draftTokens": "--mtp-tokens",
+        "decodeContext": "--decode-context",
     }
 )
 """The option that sets a field of the spec, for whoever wrote no YAML."""
@@ -106,6 +108,9 @@ class Options:
     gpu: str | None = None
     node_gpus: str | None = None
     host_memory: str | None = None
+    mtp_tokens: str | None = None
+    decode_context: str | None = None
+    kv_memory: str | None = None
     no_hub: bool = False
 
 
@@ -127,6 +132,7 @@ def question_of(manifest: Manifest | None, options: Options) -> Question:
     local, model_block = wishes.model()
     raw = wishes.on(manifest.spec if manifest else {}, model_block)
     machine = wishes.machine()
+    beyond = wishes.beyond_the_spec()
     try:
         spec = parse_spec(raw, metadata=manifest.metadata if manifest else None)
     except SpecError as error:
@@ -145,7 +151,7 @@ def question_of(manifest: Manifest | None, options: Options) -> Question:
         model = _facts(spec, options, local)
     except SpecError as error:
         raise BadInputError(_with_option_names(error, manifest, raw)) from None
-    target = target_of(spec)
+    target = beyond(target_of(spec))
     if faults := accept(model, target):
         raise BadInputError(one for fault in faults for one in _with_option_names(fault, manifest, raw))
     return Question(spec, model, target, nodes, served_name(spec.model))
@@ -243,6 +249,17 @@ class _Wishes:
         if options.rope_type is not None or (options.rope_factor is None and options.rope_original is None):
             return options.rope_type
         return None if at_path(spec, "context.ropeScaling.type") else RopeScalingType.YARN.value
+
+    def beyond_the_spec(self) -> Callable[[Target], Target]:
+        """What a plan may be asked and an object cannot say: the change of the target."""
+        options = self._options
+        draft = self._bounded("--mtp-tokens", options.mtp_tokens) or 0
+        context = self._bounded("--decode-context", options.decode_context) or 1
+        known = self._parsed("--kv-memory", options.kv_memory, parse_quantity)
+        return lambda target: replace(target, draft_tokens=draft, decode_context=context, kv_bytes=known)
+
+    def _bounded(self, option: str, text: str | None) -> int | None:
+        return None if text is None else self._tried(lambda: bounded(option, text))
 
     def machine(self) -> _Machine:
         """The hardware."""

@@ -1,0 +1,171 @@
+"""Where the memory of one GPU goes before KV: the sum that the engine makes at start-up.
+
+KV budget = utilisation x total - weights - peak activation - what is not PyTorch's - CUDA graphs (since vLLM 0.20).
+Source: vLLM 0.33, v1/worker/gpu_worker.py, determine_available_memory; seven start-up logs that print every term are
+tests (docs/kv-logs.md). The terms that no rule gives are estimates, each with its evidence.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from hisparse.accounting import Accounting, accounting
+from hisparse.architectures import Attention
+from hisparse.hardware import Gpu, NodeClass, format_memory
+from hisparse.model import ModelFacts
+from hisparse.plan import Target, Term
+from hisparse.rounding import cdiv
+from hisparse.units import GIB, format_bytes
+from hisparse.weights import Parallel
+
+LARGE_CARD = 70 * GIB
+"""From this memory on the engine's own defaults are 8192 batched tokens, 2048 below (engine/arg_utils.py)."""
+
+BATCHED_TOKENS = 8192
+SMALL_BATCHED_TOKENS = 2048
+MAX_REQUESTS = 256
+"""What max_num_seqs is set to at most; the engine's own default is 1024 on large cards."""
+
+_USUAL_VOCABULARY = 151_936
+_ACTIVATION_WIDTH = 2
+_HIDDEN_COPIES = 6
+_FLOAT32 = 4
+
+
+def kv_budget(
+    total: int, utilization: Fraction, *, weights: int, activation: int, non_torch: int, graphs: int, rules: Accounting
+) -> int:
+    """Bytes for KV on one GPU, negative where nothing is left; graphs only count where the release subtracts them."""
+    return int(total * utilization) - weights - activation - non_torch - (graphs if rules.graphs_in_budget else 0)
+
+
+def default_batched_tokens(gpu: Gpu) -> int:
+    """max_num_batched_tokens where nobody said; FlashMLA scratch at 32K tokens has killed fp8 engines on Hopper."""
+    return BATCHED_TOKENS if gpu.memory_bytes >= LARGE_CARD else SMALL_BATCHED_TOKENS
+
+
+def activation_bytes(model: ModelFacts, *, tensor: int, batched_tokens: int, requests: int, rules: Accounting) -> int:
+    """Peak activation in the engine's profile run: the larger of one forward pass and one round of sampling."""
+    forward = _forward_bytes(model, tensor=tensor, tokens=batched_tokens)
+    return max(forward, sampling_bytes(model.vocabulary or _USUAL_VOCABULARY, requests, rules))
+
+
+def _forward_bytes(model: ModelFacts, *, tensor: int, tokens: int) -> int:
+    """One forward pass, from the widest layer: residual, norms and attention, and an MLP or the experts of a token."""
+    dense = cdiv(3 * model.dense_width, tensor)
+    routed = model.experts_per_token * (model.hidden_size + cdiv(3 * model.expert_width, tensor))
+    return tokens * _ACTIVATION_WIDTH * (_HIDDEN_COPIES * model.hidden_size + max(dense, routed))
+
+
+def sampling_bytes(vocabulary: int, requests: int, rules: Accounting) -> int:
+    """Logits of max_num_seqs requests in float32 and what sampling makes of them.
+
+    9.6 copies in six logs of vLLM 0.10 and 0.11 (1.39 to 7.38 GiB, each within 3 %); about 4 in later releases (two
+    logs of 0.26 and of May 2026, an upper bound for a third).
+    """
+    copies = Fraction(4) if rules.tokens_by_concurrency else Fraction(48, 5)
+    return int(copies * requests * vocabulary * _FLOAT32)
+
+
+def prefill_workspace_bytes(model: ModelFacts, batched_tokens: int) -> int:
+    """HBM that grows after start-up, outside the KV budget, once a long prompt is prefilled.
+
+    Sparse attention only: 4.2 GiB at 8192 tokens, measured on an H200 (docs/engine-facts.md). An engine whose budget
+    leaves less free starts, and dies on the first long prompt.
+    """
+    if model.attention is not Attention.DSA:
+        return 0
+    return 42 * GIB * batched_tokens // (10 * BATCHED_TOKENS)
+
+
+def position_table_bytes(model: ModelFacts, max_tokens: int) -> int:
+    """HBM per token of max_model_len outside the KV budget: 1.8-2.2 KiB for sparse MLA (2 GiB at 1M)."""
+    if model.attention is Attention.DSA:
+        return 2048 * max_tokens
+    width = model.latent.rope_dim if model.latent else model.head_dim
+    return 2 * width * max(max_tokens, model.max_positions)
+
+
+def non_torch_bytes(world: int) -> int:
+    """CUDA context and NCCL: 0.13-0.25 GiB alone, 0.21 to 1.4 GiB with several ranks, in public logs."""
+    return GIB // 4 if world == 1 else 14 * GIB // 10
+
+
+def graph_bytes() -> int:
+    """CUDA graphs: 0.4-0.8 GiB in the logs at hand."""
+    return 8 * GIB // 10
+
+
+def hbm_terms(model: ModelFacts, node: NodeClass, target: Target, batched: int) -> tuple[tuple[Term, ...], int]:
+    """(terms of one GPU, what is left for KV). The terms and the KV budget add up to the card's memory."""
+    gpu, total = node.gpu, node.gpu.memory_bytes
+    rules = accounting(target.engine_version)
+    usable = total * target.utilization_percent // 100
+    weights, spread = _weights_on_one_gpu(model, target)
+    world = target.tp * target.pipeline
+    requests = min(target.max_requests or MAX_REQUESTS, MAX_REQUESTS)
+    workspace = min(prefill_workspace_bytes(model, batched), total - usable)
+    terms = (
+        Term(
+            "left free",
+            total - usable - workspace,
+            f"{100 - target.utilization_percent} % of {format_memory(gpu)} (gpuMemoryUtilizationPercent "
+            f"{target.utilization_percent})" + (" less what prefill grows into" if workspace else ""),
+        ),
+        Term(
+            "prefill workspace",
+            workspace,
+            f"allocated on the first long prompt, outside the budget, at max_num_batched_tokens {batched}",
+            estimate=True,
+        ),
+        Term("weights", weights, spread, estimate=model.checkpoint is None),
+        Term(
+            "peak activation",
+            activation_bytes(model, tensor=target.tp, batched_tokens=batched, requests=requests, rules=rules),
+            f"profile run: the larger of a forward pass of {batched} tokens and sampling of {requests} requests",
+            estimate=True,
+        ),
+        Term(
+            "position tables",
+            position_table_bytes(model, target.max_tokens),
+            f"grow with max_model_len {target.max_tokens}, outside the KV budget",
+            estimate=True,
+        ),
+        Term(
+            "CUDA context and NCCL",
+            non_torch_bytes(world),
+            f"{world} rank(s) per engine",
+            estimate=True,
+        ),
+        Term("CUDA graphs", graph_bytes(), "captured decode batches", estimate=True),
+    )
+    named = tuple(term for term in terms if term.bytes or term.name != "prefill workspace")
+    left = total - sum(term.bytes for term in named)
+    if target.kv_bytes is None:
+        return named, left
+    # somebody read the engine's log: the difference to the estimates belongs to no one term
+    return (*named, Term("difference to the log", left - target.kv_bytes, "kvBytes was given")), target.kv_bytes
+
+
+def _weights_on_one_gpu(model: ModelFacts, target: Target) -> tuple[int, str]:
+    """What the fullest GPU holds: replicated tensors whole, the rest divided."""
+    ranks = target.tp * target.pipeline
+    parallel = Parallel(target.tp, target.pipeline, target.data, target.expert)
+    drafting = target.draft_tokens > 0
+    held = (
+        model.checkpoint.on_one_gpu(parallel, total_bytes=model.weight_bytes, draft=drafting)
+        if model.checkpoint is not None
+        else None
+    )
+    whole = f"{format_bytes(model.weight_bytes)} over {ranks} GPU(s)"
+    if held is not None:
+        spread = f"{whole} of {target.data} data-parallel ranks, experts over all" if target.data > 1 else whole
+        return held, f"{spread}, replicated tensors on each: {model.weight_source}"
+    if target.data == 1 or not model.expert_bytes:
+        return cdiv(model.weight_bytes, ranks), f"{whole}: {model.weight_source}"
+    rest = model.weight_bytes - model.expert_bytes
+    each = cdiv(rest, ranks) + cdiv(model.expert_bytes, ranks * target.data)
+    return each, (
+        f"{format_bytes(rest)} over {ranks} GPU(s) of each data-parallel rank and "
+        f"{format_bytes(model.expert_bytes)} of experts over all {ranks * target.data}"
+    )

@@ -1,0 +1,244 @@
+"""`hisparse compare`: variants of one question side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from hisparse.comparison import Axis, Row, compare, variants
+from hisparse.hardware import NodeClass
+from hisparse.losses import Loss
+from hisparse.model import ModelFacts
+from hisparse.plan import Shortfall
+from hisparse.rounding import decimal
+from hisparse.spec import KvCacheDtype
+from hisparse.units import format_bytes
+from hisparse_toolkit.answering import Answer, Canvas, say
+from hisparse_toolkit.brief_json import scaling_json
+from hisparse_toolkit.manifest import Manifest, read_manifest
+from hisparse_toolkit.open_question import Scaled, scaled
+from hisparse_toolkit.plan_json import request_json
+from hisparse_toolkit.problems import BadInputError, ExitCode, Problem, bad
+from hisparse_toolkit.question import Options, named_gpu, question_of
+from hisparse_toolkit.sheet import Columns, Sheet, Tone
+
+_DTYPES = tuple(one.value for one in KvCacheDtype if one is not KvCacheDtype.AUTO)
+_NONE = "-"
+
+
+@dataclass(frozen=True)
+class Others:
+    """Names that stand beside the question: other models, other GPUs, as they were typed."""
+
+    models: str | None = None
+    gpu_kinds: str | None = None
+
+
+def run_compare(file: str | None, options: Options, others: Others, *, as_json: bool) -> ExitCode:
+    """Answer, and return the exit code."""
+    return say("compare", lambda: _ask(file, options, others), as_json=as_json)
+
+
+def _ask(file: str | None, options: Options, others: Others) -> Answer:
+    manifest = read_manifest(file) if file is not None else None
+    names = _words("--models", others.models)
+    first, *rest = names or [None]
+    asked = scaled(manifest, replace(options, model=first) if options.model is None and first else options)
+    question = asked.question
+    beside = names if options.model is not None or manifest is not None else rest
+    rows = compare(
+        variants(
+            question.model,
+            question.nodes[0],
+            question.target,
+            dtypes=_DTYPES,
+            models=[_model(name, manifest, options) for name in beside if name is not None],
+            nodes=_nodes(others.gpu_kinds, question.nodes[0]),
+        )
+    )
+    tone = Tone.YES if any(row.plan for row in rows) else Tone.NO
+    if tone is Tone.YES and asked.assumed is not None:
+        tone = Tone.WARNING
+    return Answer(
+        tone,
+        {Tone.YES: "SomeFit", Tone.WARNING: "SomeFitWithWarnings", Tone.NO: "NoneFits"}[tone],
+        lambda canvas: sheet_of(asked, rows, tone, canvas),
+        lambda: body_of(asked, rows),
+    )
+
+
+def _words(option: str, text: str | None) -> list[str | None]:
+    if text is None:
+        return []
+    names = [one.strip() for one in text.split(",")]
+    if not all(names):
+        raise bad(option, f'"{text}" has an empty name; write names with commas between them, as in a,b')
+    return list(names)
+
+
+def _model(name: str, manifest: Manifest | None, options: Options) -> ModelFacts:
+    """The facts of another model; its own length and GPUs are judged in its row, not here."""
+    short = replace(
+        options,
+        model=name,
+        weights=None,
+        context="1",
+        typical=None,
+        gpus="1",
+        tensor=None,
+        data=None,
+        pipeline=None,
+        rope_factor=None,
+        rope_original=None,
+        rope_type=None,
+        mode="Auto",
+        sharing=None,
+        expert=None,
+        host_pool=None,
+    )
+    del manifest
+    try:
+        return question_of(None, short).model
+    except BadInputError as error:
+        raise BadInputError(
+            Problem("--models" if one.field == "--model" else one.field, one.message) for one in error.problems
+        ) from None
+
+
+def _nodes(text: str | None, node: NodeClass) -> Sequence[NodeClass]:
+    found = []
+    for name in _words("--gpu-kinds", text):
+        gpu, product = named_gpu(name or "", "--gpu-kinds")
+        found.append(NodeClass(gpu, node.gpus, node.host_memory_bytes, product))
+    return found
+
+
+# --- the screen ------------------------------------------------------------------------------------------------------
+
+
+def sheet_of(asked: Scaled, rows: tuple[Row, ...], tone: Tone, _: Canvas) -> Sheet:
+    """The screen of a comparison."""
+    target, node = asked.question.target, asked.question.nodes[0]
+    fitting = sum(1 for row in rows if row.plan)
+    marks = _marks(rows)
+    notes = [f"{mark} {loss.what} ({loss.source})" for loss, mark in marks.items()]
+    return Sheet(
+        tone,
+        f"{fitting} OF {len(rows)} FIT",
+        f"{asked.question.model.name} at {target.max_tokens:,} tokens on {target.gpus} x "
+        f"{node.product.removeprefix('NVIDIA-')}",
+        warnings=asked.warnings,
+        tables=(_table(asked, rows, marks), *_refusals(rows)),
+        notes=tuple(notes),
+    )
+
+
+def _marks(rows: tuple[Row, ...]) -> dict[Loss, str]:
+    found: dict[Loss, str] = {}
+    for row in rows:
+        for loss in row.losses:
+            found.setdefault(loss, str(len(found) + 1))
+    return found
+
+
+def _table(asked: Scaled, rows: tuple[Row, ...], marks: Mapping[Loss, str]) -> Columns:
+    target = asked.question.target
+    heads = (
+        "variant",
+        "fits",
+        "tier",
+        "KV cache",
+        "longest",
+        "at once",
+        f"at {target.typical:,}",
+        "KV in HBM",
+        "host memory",
+        "loses",
+    )
+    return Columns("", heads, tuple(_cells(row, marks) for row in rows), texts=(0, 1, 2, 3, 9))
+
+
+def _cells(row: Row, marks: Mapping[Loss, str]) -> tuple[str, ...]:
+    plan = row.plan
+    return (
+        _label(row),
+        "yes" if plan else "no",
+        plan.mode.value if plan else _NONE,
+        plan.kv_dtype if plan else _NONE,
+        f"{row.longest:,}{'*' if row.positions_bind else ''}" if row.longest else _NONE,
+        _fraction(row.at_max),
+        _fraction(row.at_typical),
+        _NONE if not row.kv_bytes else format_bytes(row.kv_bytes),
+        _NONE if row.host_bytes is None else format_bytes(row.host_bytes),
+        " ".join(marks[one] for one in row.losses) or _NONE,
+    )
+
+
+def _label(row: Row) -> str:
+    variant = row.variant
+    if variant.axis is Axis.ASKED:
+        return "as asked"
+    if variant.axis is Axis.GPUS:
+        return f"{variant.value} GPU{'' if variant.value == '1' else 's'}"
+    if variant.axis is Axis.MODEL:
+        return variant.value.rsplit("/", 1)[-1]
+    return f"{variant.axis.value} {variant.value}" if variant.axis is Axis.MODE else variant.value
+
+
+def _fraction(value: Fraction | None) -> str:
+    return _NONE if value is None else decimal(value)
+
+
+def _refusals(rows: tuple[Row, ...]) -> tuple[Columns, ...]:
+    told = tuple((_label(row), _why(row)) for row in rows if row.plan is None)
+    legend = tuple(row for row in rows if row.positions_bind)
+    tables = [Columns("does not fit", ("variant", "why"), told, texts=(0, 1))] if told else []
+    if legend:
+        tables.append(Columns("", ("* the model's positions end there, not the memory",), (), texts=(0,)))
+    return tuple(tables)
+
+
+def _why(row: Row) -> str:
+    return row.answer.limit.message if isinstance(row.answer, Shortfall) else row.refusal
+
+
+# --- the document ----------------------------------------------------------------------------------------------------
+
+
+def body_of(asked: Scaled, rows: tuple[Row, ...]) -> Mapping[str, Any]:
+    """The keys of hisparse.dev/compare/v1 beside those of every schema."""
+    marks = _marks(rows)
+    return {
+        "request": request_json(asked.question.target),
+        "assumedScaling": scaling_json(asked),
+        "rows": [_row_json(row, marks) for row in rows],
+        "losses": [
+            {"mark": mark, "what": loss.what, "lossless": loss.lossless, "source": loss.source}
+            for loss, mark in marks.items()
+        ],
+    }
+
+
+def _row_json(row: Row, marks: Mapping[Loss, str]) -> Mapping[str, Any]:
+    plan, variant = row.plan, row.variant
+    return {
+        "axis": variant.axis.name.title().replace("_", ""),
+        "value": variant.value,
+        "model": variant.model.name,
+        "gpu": variant.node.gpu.name,
+        "gpus": variant.target.gpus,
+        "fits": plan is not None,
+        "mode": plan.mode.value if plan else None,
+        "kvCacheDtype": plan.kv_dtype if plan else None,
+        "longestTokens": row.longest,
+        "positionsBind": row.positions_bind,
+        "concurrencyAtMaxTokens": None if row.at_max is None else decimal(row.at_max),
+        "concurrencyAtTypicalTokens": None if row.at_typical is None else decimal(row.at_typical),
+        "kvBytes": row.kv_bytes,
+        "podBytes": row.host_bytes,
+        "losses": [marks[one] for one in row.losses],
+        "warnings": list(plan.warnings) if plan else [],
+        "reason": None if plan else _why(row),
+    }

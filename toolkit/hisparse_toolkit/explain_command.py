@@ -1,0 +1,124 @@
+"""`hisparse explain`: every term of a plan with its formula in numbers and its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hisparse.arithmetic import number_text
+from hisparse.explanation import BYTES, Section, Step, explain
+from hisparse.plan import Plan, Shortfall
+from hisparse.units import format_bytes
+from hisparse_toolkit.answering import Answer, Canvas, say
+from hisparse_toolkit.brief_json import scaling_json
+from hisparse_toolkit.manifest import read_manifest
+from hisparse_toolkit.open_question import Scaled, scaled
+from hisparse_toolkit.plan_command import answer_to
+from hisparse_toolkit.plan_json import model_json, node_json, request_json
+from hisparse_toolkit.problems import ExitCode
+from hisparse_toolkit.question import Options
+from hisparse_toolkit.screen import verdict_of
+from hisparse_toolkit.sheet import Columns, Sheet, Tone
+
+_LEGEND = (
+    "~ estimate: no rule of the engine gives it. ceil rounds up, floor down; min and max take the smallest and the "
+    "largest. Memory is binary: 1 GiB = 1,073,741,824 B."
+)
+
+
+def run_explain(file: str | None, options: Options, *, as_json: bool) -> ExitCode:
+    """Answer, and return the exit code, which is that of the plan."""
+    return say("explain", lambda: _ask(file, options), as_json=as_json)
+
+
+def _ask(file: str | None, options: Options) -> Answer:
+    manifest = read_manifest(file) if file is not None else None
+    asked = scaled(manifest, options)
+    answer = answer_to(asked.question)
+    verdict = verdict_of(answer)
+    tone = Tone(verdict.code)
+    word = verdict.word
+    if tone is Tone.YES and asked.assumed is not None:
+        tone, word = Tone.WARNING, "FitsWithWarnings"
+    sections = explain(answer)
+    return Answer(
+        tone,
+        word,
+        lambda canvas: sheet_of(asked, answer, sections, tone, canvas),
+        lambda: body_of(asked, answer, sections),
+    )
+
+
+# --- the screen ------------------------------------------------------------------------------------------------------
+
+
+def sheet_of(asked: Scaled, answer: Plan | Shortfall, sections: tuple[Section, ...], tone: Tone, _: Canvas) -> Sheet:
+    """The screen of an explanation: a table for each part of the sum."""
+    target = answer.target
+    limit = answer.limit
+    facts = [("binds", f"{limit.resource.value}: {limit.message}")]
+    if isinstance(answer, Plan):
+        facts = [
+            ("tier", f"{answer.mode.value}: {answer.mode_reason}"),
+            ("KV cache", f"{answer.kv_dtype}: {answer.kv_dtype_reason}"),
+            *facts,
+        ]
+    return Sheet(
+        tone,
+        {Tone.YES: "FITS", Tone.WARNING: "FITS, with warnings", Tone.NO: "DOES NOT FIT"}[tone],
+        f"{answer.model.name} at {target.max_tokens:,} tokens on {target.gpus} x "
+        f"{answer.node.product.removeprefix('NVIDIA-')}: how each figure comes about",
+        facts=tuple(facts),
+        warnings=asked.warnings,
+        tables=tuple(_table(section) for section in sections),
+        legend=_LEGEND,
+    )
+
+
+def _table(section: Section) -> Columns:
+    rows = tuple(row for step in section.steps for row in _rows(step))
+    return Columns(section.title, ("", "", ""), rows, texts=(0, 2))
+
+
+def _rows(step: Step) -> list[tuple[str, str, str]]:
+    """What it is and how much, then the formula and where it comes from."""
+    mark = "~ " if step.estimate else ""
+    formula = f"= {step.figure.text}" if step.figure is not None else "given"
+    return [(f"  {step.name}", f"{mark}{_amount(step)}", formula), ("", "", f"  {step.source}")]
+
+
+def _amount(step: Step) -> str:
+    text = f"{number_text(step.value)} {step.unit}"
+    if step.unit == BYTES and abs(step.value) >= 1024**2:
+        return f"{text} ({format_bytes(int(step.value))})"
+    return text
+
+
+# --- the document ----------------------------------------------------------------------------------------------------
+
+
+def body_of(asked: Scaled, answer: Plan | Shortfall, sections: tuple[Section, ...]) -> Mapping[str, Any]:
+    """The keys of hisparse.dev/explain/v1 beside those of every schema."""
+    limit = answer.limit
+    return {
+        "model": model_json(answer.model),
+        "node": node_json(answer.node),
+        "request": request_json(answer.target),
+        "assumedScaling": scaling_json(asked),
+        "limit": {"resource": limit.resource.value, "message": limit.message, "remedy": limit.remedy},
+        "sections": [
+            {"title": section.title, "steps": [_step_json(step) for step in section.steps]} for section in sections
+        ],
+    }
+
+
+def _step_json(step: Step) -> Mapping[str, Any]:
+    whole = step.value.denominator == 1
+    return {
+        "name": step.name,
+        "value": int(step.value) if whole else number_text(step.value),
+        "unit": step.unit,
+        "formula": step.figure.text if step.figure is not None else None,
+        "source": step.source,
+        "estimate": step.estimate,
+    }

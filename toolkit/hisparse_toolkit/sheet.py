@@ -1,0 +1,54 @@
+"""What the screens of the smaller commands say: a first line that is the answer, facts, tables and notes.
+
+Values and words, no terminal; `hisparse_toolkit.sheet_paint` knows columns and colours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from hisparse_toolkit.problems import ExitCode
+
+
+class Tone(Enum):
+    """How the first line ends: its colour and the exit code."""
+
+    YES = ExitCode.YES
+    WARNING = ExitCode.WARNING
+    NO = ExitCode.NO
+
+    @property
+    def code(self) -> ExitCode:
+        """What the command ends with."""
+        return ExitCode(self.value)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A table. texts are the columns that stand to the left; the others are numbers. title may be empty."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    texts: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One screen, in the order in which it is shown.
+
+    answer is the answer in a few words, headline what was asked. A note begins with its mark. command is one to paste,
+    never broken over lines.
+    """
+
+    tone: Tone
+    answer: str
+    headline: str
+    facts: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()
+    tables: tuple[Columns, ...] = ()
+    drawings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    command: str = ""
+    legend: str = ""
