@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from hisparse.architectures import Attention
-from hisparse.hardware import Gpu
 from hisparse.model import ModelFacts
 from hisparse.units import GIB
 
@@ -23,8 +21,6 @@ SHUTDOWN_TIMEOUT_SECONDS = 60
 
 AUTO_GAIN = 3
 """Concurrency gain from which mode Auto takes the tier: below it host reads cost more than they gain."""
-
-_KIB_64 = 65_536
 
 
 def pin_seconds(pool: int, *, ranks: int, shared: bool) -> Fraction:
@@ -59,21 +55,3 @@ def teardown_seconds(pool: int, offload: int, *, ranks: int, shared: bool) -> Fr
         return 13 + gib * ranks / 67 + (gib + offload_gib) * 10 / 156
     physical = gib * ranks + offload_gib
     return (4 if ranks == 1 else 13) + physical / 55 + physical * Fraction(8, 100)
-
-
-def prefill_seconds(model: ModelFacts, gpu: Gpu, tokens: int, *, ranks: int) -> int:
-    """Seconds until the first token of a fresh prompt, alone on the engine.
-
-    DSA: 4.06 s x (n/64K) + 1.54 s x (n/64K)^2, fitted on one tensor-parallel rank of GLM-5.3 with dummy experts and
-    scaled by layers: real weights will be slower. Others: 2 x parameters and causal attention at 40 % of
-    peak dense bf16 arithmetic, taken as 200 FLOP per byte of HBM bandwidth.
-    """
-    if model.attention is Attention.DSA:
-        x = Fraction(tokens, _KIB_64)
-        seconds = (Fraction(406, 100) * x + Fraction(154, 100) * x * x) * Fraction(model.layers, 78)
-    else:
-        parameters = model.weight_bytes // model.weight_width
-        width = model.attention_heads * (model.latent.rank if model.latent else model.head_dim)
-        flop = 2 * parameters * tokens + 2 * model.layers * width * tokens * tokens
-        seconds = Fraction(flop, ranks * 200 * gpu.hbm_bytes_per_second) * Fraction(10, 4)
-    return -(-seconds.numerator // seconds.denominator)

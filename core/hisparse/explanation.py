@@ -171,7 +171,9 @@ def _of_term(answer: Plan | Shortfall, term: Term, named: dict[str, int]) -> Ite
     elif term.name == "prefill workspace":
         yield floor_of(figure(42) * figure(GIB) * batched / (figure(10) * figure(8192)))
     elif term.name == "weights":
-        even = ceil_of(figure(model.weight_bytes) / figure(target.tp * target.pipeline))
+        ranks = target.tp * target.pipeline
+        even = figure(model.weight_bytes)
+        even = ceil_of(even / figure(ranks)) if ranks > 1 else even
         yield even
         # counted tensor by tensor (hisparse.weights): what is replicated or padded comes on top
         beside = term.bytes - int(even.value)
@@ -333,8 +335,9 @@ def _blocks(answer: Plan | Shortfall, layout: KvLayout, dtype: str) -> Iterator[
         formula = _proved(group.bytes, _block_bytes(answer, group, kinds, layout))
         yield _step(head, group.bytes, BYTES, formula, f"{_INTERFACE}, page_size_bytes")
     sizes = sorted({group.bytes for group in layout.groups})
-    largest = figure(sizes[0]) if len(sizes) == 1 else most_of(*(figure(size) for size in sizes))
-    yield _step("one block of the pool", layout.block_bytes, BYTES, largest, f"{_PLANNING}, bytes per block")
+    if len(sizes) > 1:
+        largest = most_of(*(figure(size) for size in sizes))
+        yield _step("one block of the pool", layout.block_bytes, BYTES, largest, f"{_PLANNING}, bytes per block")
     budget = answer.kv_budget if isinstance(answer, Plan) else answer.hbm[-1].bytes
     formula = floor_of(most_of(figure(0), figure(budget)) / figure(layout.block_bytes))
     if budget >= 0:
@@ -348,7 +351,8 @@ def _blocks(answer: Plan | Shortfall, layout: KvLayout, dtype: str) -> Iterator[
         head = f"{name}: blocks of a request of {tokens:,} tokens"
         yield _step(head, value, BLOCKS, _group_blocks(group, layout, tokens), f"{_INTERFACE}, max_memory_usage_bytes")
     whole = layout.request_blocks(tokens)
-    yield _step("blocks of that request", whole, BLOCKS, total_of(each), f"{_INTERFACE}, sum of its groups")
+    if len(layout.groups) > 1:
+        yield _step("blocks of that request", whole, BLOCKS, total_of(each), f"{_INTERFACE}, sum of its groups")
     needed = (figure(whole) + figure(layout.reserved_blocks)) * figure(layout.block_bytes)
     reserved = " and the null block" if layout.reserved_blocks else ""
     yield _step(f"needed for it{reserved}", layout.needed_bytes(tokens), BYTES, needed, f"{_PLANNING}, the check")
@@ -505,7 +509,7 @@ def _host(plan: Plan) -> Iterator[Step]:
     for term in plan.host_terms:
         formula = _proved(term.bytes, _of_host_term(plan, term))
         yield _step(term.name, term.bytes, BYTES, formula, term.why, estimate=term.estimate)
-    terms = [figure(term.bytes) for term in plan.host_terms]
+    terms = [figure(term.bytes) for term in plan.host_terms if term.bytes]
     own = "resources.memory" if plan.target.memory_bytes is not None else "the pod's request and limit"
     yield _step("pod memory", plan.host.pod, BYTES, total_of(terms), own)
     beside = plan.host.shm - plan.host.physical

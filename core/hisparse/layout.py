@@ -49,7 +49,7 @@ _FLASHINFER_MLA_BLOCK: Final = 32
 _FLASH_MLA_RANK: Final = 512
 _HYBRID_MLA_STEP: Final = 128
 _SKIPPED_ENDS: Final = 2
-"""Layers at either end of a dense model that TurboQuant leaves in 16 bits."""
+"""Layers at either end of a dense model that TurboQuant leaves in the model's dtype; never more than half of them."""
 
 
 class Reach(StrEnum):
@@ -270,16 +270,16 @@ class _Shape:
     caching: bool
 
     def pages(self, block: int, pipeline: int, split: Sequence[int] | None) -> list[_Page]:
-        block, state_page = self._aligned(block)
-        found = list(self._raw(block, state_page, pipeline, split))
         if self._skips:
-            found = _cover_skipped(found, block)
-        return found
+            # the engine takes quantised rows for one byte per element here, whatever the preset packs them to
+            block *= cdiv(BLOCK_TOKENS * self.model.kv_width, block)
+        block, state_page = self._aligned(block)
+        return list(self._raw(block, state_page, pipeline, split))
 
     @property
-    def _skips(self) -> bool:
-        """TurboQuant protects the ends of dense models only (boundary layers, turboquant/config.py)."""
-        return self.dtype.packed and not self.model.has_states
+    def _skips(self) -> int:
+        """Layers at either end that TurboQuant leaves alone: dense models only (turboquant/config.py)."""
+        return min(_SKIPPED_ENDS, self.model.layers // 2) if self.dtype.packed and not self.model.has_states else 0
 
     def _raw(self, block: int, state_page: int, pipeline: int, split: Sequence[int] | None) -> Iterator[_Page]:
         layers = self.model.caches
@@ -287,7 +287,7 @@ class _Shape:
         if sum(split) != len(layers) or len(split) != pipeline:
             raise ValueError(f"layer split {list(split)} does not name {pipeline} ranks of {len(layers)} layers in all")
         ranks = [rank for rank, count in enumerate(split) for _ in range(count)]
-        ends = {*range(_SKIPPED_ENDS), *range(len(layers) - _SKIPPED_ENDS, len(layers))} if self._skips else set()
+        ends = {*range(self._skips), *range(len(layers) - self._skips, len(layers))}
         for index, (rank, caches) in enumerate(zip(ranks, layers, strict=True)):
             dtype = KV_DTYPES["Bf16"] if index in ends else self.dtype
             for cache in caches:
@@ -338,23 +338,6 @@ class _Shape:
         if isinstance(cache, Latent):
             return latent_row_bytes(cache, self.dtype, self.gpu, sparse=self.model.indexer is not None)
         return attention_row_bytes(cache, self.dtype, tensor=self.tensor, native_width=self.model.kv_width)
-
-
-def _cover_skipped(pages: list[_Page], block: int) -> list[_Page]:
-    """Quantised blocks are grown until one covers a 16-bit block of the skipped layers, which is padded to it."""
-    rows = {page.row_bytes for page in pages if page.reach is not Reach.STATE}
-    if len(rows) < 2:  # noqa: PLR2004 - one row size needs no cover
-        return pages
-    small, large = min(rows), max(rows)
-    grown = max(block, block * cdiv(large * BLOCK_TOKENS, block * small))
-    shared = grown * small
-    kept = max(BLOCK_TOKENS, shared // large // BLOCK_TOKENS * BLOCK_TOKENS)
-    return [
-        replace(page, block_tokens=grown)
-        if page.row_bytes == small
-        else replace(page, block_tokens=kept, padded=shared)
-        for page in pages
-    ]
 
 
 # --- grouping ----------------------------------------------------------------------------------------------------

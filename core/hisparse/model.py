@@ -90,8 +90,16 @@ class ModelFacts:
 
     @property
     def active_parameters(self) -> int:
-        """Parameters that take part in the forward pass of one token."""
-        return self.checkpoint.parameters.active if self.checkpoint else self.parameters
+        """Parameters that take part in the forward pass of one token.
+
+        Where the tensors of a mixture are not known, its experts are told from their part of the weights.
+        """
+        if self.checkpoint is not None:
+            return self.checkpoint.parameters.active
+        if not self.experts:
+            return self.parameters
+        idle = self.expert_bytes * max(0, self.experts - self.experts_per_token) // self.experts
+        return self.parameters - self.parameters * idle // max(1, self.weight_bytes)
 
     @property
     def is_sparse(self) -> bool:

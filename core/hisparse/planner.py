@@ -15,6 +15,7 @@ from hisparse.layout import Drafting, kv_layout
 from hisparse.limits import binding, lifecycle_seconds, pays_above, timing_warnings, warnings_of
 from hisparse.model import ModelFacts
 from hisparse.plan import HostMemory, LengthRow, Limit, Mode, Plan, Resource, Shortfall, Target, Term
+from hisparse.prefill import prefill_seconds
 from hisparse.room import (
     RAM_CHECK_PERCENT,
     Room,
@@ -433,9 +434,7 @@ def _row(room: Room, tokens: int, layout: HiSparseLayout | None, gpu_blocks: int
         tier=tier,
         gain=gain,
         speedup=gain / estimates.HOST_READ_SLOWDOWN if gain is not None else None,
-        prefill_seconds=estimates.prefill_seconds(
-            room.model, room.node.gpu, tokens, ranks=room.target.tp * room.target.pipeline
-        ),
+        prefill_seconds=prefill_seconds(room.model, room.node.gpu, tokens, ranks=room.target.tp * room.target.pipeline),
     )
 
 

@@ -84,8 +84,8 @@ class KvCacheDtype(StrEnum):
     AUTO = "Auto"
     BF16 = "Bf16"
     FP8 = "Fp8"
-    INT8_PER_TOKEN_HEAD = "Int8PerTokenHead"
-    INT4_PER_TOKEN_HEAD = "Int4PerTokenHead"
+    INT8_PER_TOKEN_HEAD = "Int8PerTokenHead"  # noqa: S105 - a token of text
+    INT4_PER_TOKEN_HEAD = "Int4PerTokenHead"  # noqa: S105
     TURBOQUANT_K8V4 = "TurboQuantK8V4"
     TURBOQUANT_4BIT_NC = "TurboQuant4BitNc"
     TURBOQUANT_K3V4_NC = "TurboQuantK3V4Nc"

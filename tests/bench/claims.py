@@ -121,9 +121,8 @@ def plan_of(dense: ModelFacts, gpus: int, dtype: str) -> tuple[str, str, int]:
 def fit_verdict(over: int) -> str:
     """Whether KV fits with `over` bytes to spare on each GPU, or how many are missing where that is negative."""
     words = f"{format_bytes(abs(over))} {'over' if over >= 0 else 'short'} on each GPU"
-    if abs(over) < ESTIMATE_ERROR:
-        return f"too close to call: {words}, less than the estimates are good for"
-    return f"true: fits, {words}" if over >= 0 else f"false: {words}"
+    verdict = f"true: fits, {words}" if over >= 0 else f"false: {words}"
+    return f"{verdict}; the estimates are no better than that" if abs(over) < ESTIMATE_ERROR else verdict
 
 
 def _fit(claim: str, found: tuple[str, str, int], command: str) -> Row:

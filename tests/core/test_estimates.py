@@ -6,6 +6,7 @@ import pytest
 from shapes import GLM, gpu
 
 from hisparse import estimates
+from hisparse.prefill import prefill_seconds
 from hisparse.units import GIB
 
 BAND = 0.20
@@ -52,4 +53,4 @@ def test_teardown(pool_gib: int, offload_gib: int, ranks: int, shared: bool, mea
     ],
 )
 def test_prefill_of_a_glm_rank(tokens: int, measured: float) -> None:
-    assert estimates.prefill_seconds(GLM, gpu("h200"), tokens, ranks=8) == pytest.approx(measured, rel=0.10)
+    assert prefill_seconds(GLM, gpu("h200"), tokens, ranks=8) == pytest.approx(measured, rel=0.10)

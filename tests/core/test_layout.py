@@ -50,7 +50,9 @@ def laid_out(*layers: LayerCaches, **how: Any) -> KvLayout:
 
 def test_layers_of_two_kinds_are_grouped_by_the_smaller_count() -> None:
     """Gemma 3: 10 full and 52 windowed layers are 1 + 6 groups of 10, with 8 layers of padding."""
-    layers: list[LayerCaches] = [(FULL,)] * 10 + [(LOCAL,)] * 52
+    full: list[LayerCaches] = [(FULL,)]
+    local: list[LayerCaches] = [(LOCAL,)]
+    layers = full * 10 + local * 52
     got = laid_out(*layers)
     assert [(g.reach, g.layers + g.padding) for g in got.groups] == [(Reach.FULL, 10)] + [(Reach.WINDOW, 10)] * 6
     assert sum(g.padding for g in got.groups) == 8
@@ -63,7 +65,8 @@ def test_layers_of_two_kinds_are_grouped_by_the_smaller_count() -> None:
 )
 def test_nearly_even_counts_take_the_larger_size(version: str, size: int) -> None:
     """gpt-oss with a draft layer: 12 windowed and 13 full layers."""
-    got = laid_out(*[(LOCAL,), (FULL,)] * 12, version=version, drafting=Drafting(((FULL,),), 1))
+    layers: list[LayerCaches] = [(LOCAL,), (FULL,)]
+    got = laid_out(*layers * 12, version=version, drafting=Drafting(((FULL,),), 1))
     assert max(g.layers + g.padding for g in got.groups) == size
 
 

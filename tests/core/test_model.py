@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hisparse import catalogue
-from hisparse.errors import SpecError
 from hisparse.architectures import Attention
+from hisparse.errors import SpecError
 from hisparse.model import facts_for, needs_hub, read_config, served_name
 from hisparse.spec import HuggingFaceSource, ModelFactsSpec, ModelSpec, PvcSource
 from hisparse.units import GIB

@@ -6,9 +6,12 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import typer
+
+Wishes: TypeAlias = Mapping[str, Any]
+"""What was said, by the fields of `hisparse_toolkit.question.Options`."""
 
 _Command = TypeVar("_Command", bound=Callable[..., int])
 
@@ -103,9 +106,6 @@ _OPTIONS: Final[Mapping[str, Any]] = MappingProxyType(
 _NO_HUB: Final = Annotated[
     bool, typer.Option("--no-hub", help="Never ask the Hugging Face hub (also HISPARSE_NO_HUB=1).")
 ]
-
-EVERYTHING: Final = tuple(_OPTIONS)
-"""All of them."""
 
 SEVERAL_GPUS: Final = ("gpus", "tensor", "data", "pipeline", "decode_context")
 """Those that say how many GPUs there are and how a model is spread over them."""

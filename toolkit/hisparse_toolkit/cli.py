@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
+from hisparse_toolkit.asking import SEVERAL_GPUS, WHOLE_ANSWERS, Wishes, asks
 from hisparse_toolkit.problems import BadInputError, ExitCode, Problem
 from hisparse_toolkit.streams import outlets, tell
 
@@ -117,7 +118,187 @@ _File = Annotated[
 
 
 @app.command(cls=_Command, help=_PLAN_HELP, epilog=_EPILOG)
+@asks()
 def plan(
+    *,
+    file: _File = None,
+    wishes: Wishes,
+    plot: Annotated[bool, typer.Option("--plot", help="Draw concurrency by length as well.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print hisparse.dev/plan/v1 instead.")] = False,
+) -> int:
+    """Options in, exit code out."""
+    from hisparse_toolkit.plan_command import View, run_plan  # noqa: PLC0415
+    from hisparse_toolkit.question import Options  # noqa: PLC0415
+
+    return run_plan(file, Options(**wishes), View(as_json=as_json, plot=plot))
+
+
+_FIT_CONTEXT_HELP: Final = """Say the longest context that a model and its GPUs hold, to the token, and what ends it.
+
+Where the model's positions end before the memory does, it says so, and what RoPE scaling would give.
+
+[bold]Examples[/bold]
+
+  hisparse fit-context --model Llama-3.1-8B --gpus 1 --gpu rtx-4090
+
+  hisparse fit-context --model GLM-5.3-Flash --gpus 4 --concurrency 8
+
+  hisparse fit-context -f examples/glm-5.3-1m.yaml --gpus 8 --mode None
+"""
+
+
+@app.command("fit-context", cls=_Command, help=_FIT_CONTEXT_HELP, epilog=_EPILOG)
+@asks("context", concurrency="Requests of that length that have to run at once; 1 if not said.")
+def fit_context(
+    *,
+    file: _File = None,
+    wishes: Wishes,
+    as_json: Annotated[bool, typer.Option("--json", help="Print hisparse.dev/fit-context/v1 instead.")] = False,
+) -> int:
+    """Options in, exit code out."""
+    from hisparse_toolkit.fit_context_command import run_fit_context  # noqa: PLC0415
+    from hisparse_toolkit.question import Options  # noqa: PLC0415
+
+    return run_fit_context(file, Options(**wishes), as_json=as_json)
+
+
+_FIT_GPUS_HELP: Final = """Say the fewest GPUs that hold a context, for each kind of GPU, and which kinds cannot.
+
+All GPUs are on one node and share one model by tensor parallelism: 1, 2, 4 ... as far as the model's heads allow.
+
+[bold]Examples[/bold]
+
+  hisparse fit-gpus --model Llama-3.1-70B --context 128K
+
+  hisparse fit-gpus --model GLM-5.3-Flash --context 500K --gpu h200 --concurrency 4
+
+  hisparse fit-gpus --model Llama-3.3-70B-Instruct --context 2M --gpu h200
+"""
+
+
+@app.command("fit-gpus", cls=_Command, help=_FIT_GPUS_HELP, epilog=_EPILOG)
+@asks(
+    *SEVERAL_GPUS,
+    *WHOLE_ANSWERS,
+    "sharing",
+    concurrency="Requests of --context tokens that have to run at once; 1 if not said.",
+    gpu="Only this kind, as in h200; every known kind if not said.",
+)
+def fit_gpus(
+    *,
+    file: _File = None,
+    wishes: Wishes,
+    as_json: Annotated[bool, typer.Option("--json", help="Print hisparse.dev/fit-gpus/v1 instead.")] = False,
+) -> int:
+    """Options in, exit code out."""
+    from hisparse_toolkit.fit_gpus_command import run_fit_gpus  # noqa: PLC0415
+    from hisparse_toolkit.question import Options  # noqa: PLC0415
+
+    return run_fit_gpus(file, Options(**wishes), as_json=as_json)
+
+
+_COMPARE_HELP: Final = """Put variants of a plan side by side: what fits, how long, how many at once, and what is lost.
+
+One thing changes at a time: modes, KV dtypes and numbers of GPUs, or what --models and --gpu-kinds name.
+
+[bold]Examples[/bold]
+
+  hisparse compare --model GLM-5.3-FP8 --context 1M --gpus 8
+
+  hisparse compare --models GLM-5.3-FP8,GLM-5.3-Flash --context 1M --gpus 8
+
+  hisparse compare --model Llama-3.1-70B --context 128K --gpus 4 --gpu-kinds h100,h200,b200
+"""
+
+
+@app.command(cls=_Command, help=_COMPARE_HELP, epilog=_EPILOG)
+@asks()
+def compare(
+    *,
+    file: _File = None,
+    wishes: Wishes,
+    models: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Models to compare; the first is the one asked about.")
+    ] = None,
+    gpu_kinds: Annotated[str | None, typer.Option(metavar="A,B", help="Kinds of GPU to compare with --gpu.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print hisparse.dev/compare/v1 instead.")] = False,
+) -> int:
+    """Options in, exit code out."""
+    from hisparse_toolkit.compare_command import Others, run_compare  # noqa: PLC0415
+    from hisparse_toolkit.question import Options  # noqa: PLC0415
+
+    return run_compare(file, Options(**wishes), Others(models, gpu_kinds), as_json=as_json)
+
+
+_EXPLAIN_HELP: Final = """Show every term of a plan with its formula in numbers and its source, to redo it by hand.
+
+[bold]Examples[/bold]
+
+  hisparse explain --model GLM-5.3-FP8 --context 1M --gpus 8
+
+  hisparse explain --model gpt-oss-20b --context 128K --gpus 1 --gpu rtx-4090
+
+  hisparse explain -f examples/glm-5.3-1m.yaml --json
+"""
+
+
+@app.command(cls=_Command, help=_EXPLAIN_HELP, epilog=_EPILOG)
+@asks()
+def explain(
+    *,
+    file: _File = None,
+    wishes: Wishes,
+    as_json: Annotated[bool, typer.Option("--json", help="Print hisparse.dev/explain/v1 instead.")] = False,
+) -> int:
+    """Options in, exit code out."""
+    from hisparse_toolkit.explain_command import run_explain  # noqa: PLC0415
+    from hisparse_toolkit.question import Options  # noqa: PLC0415
+
+    return run_explain(file, Options(**wishes), as_json=as_json)
+
+
+_CURVE_HELP: Final = """Draw how many requests run at once by their length, and how much more the tier holds.
+
+[bold]Examples[/bold]
+
+  hisparse curve --model GLM-5.3-FP8 --context 1M --gpus 8
+
+  hisparse curve --model Llama-3.1-8B --context 128K --gpus 1
+"""
+
+
+@app.command(cls=_Command, help=_CURVE_HELP, epilog=_EPILOG)
+@asks()
+def curve(
+    *,
+    file: _File = None,
+    wishes: Wishes,
+    as_json: Annotated[bool, typer.Option("--json", help="Print hisparse.dev/curve/v1 instead.")] = False,
+) -> int:
+    """Options in, exit code out."""
+    from hisparse_toolkit.curve_command import run_curve  # noqa: PLC0415
+    from hisparse_toolkit.question import Options  # noqa: PLC0415
+
+    return run_curve(file, Options(**wishes), as_json=as_json)
+
+
+_TIME_HELP: Final = """Say how long a prefill takes, how fast decoding can be, and whether a claimed speed is possible.
+
+Prefill seconds are estimates, decode speeds are upper bounds. A claim ends with 0 plausible, 1 faster than the best
+that is known, 3 faster than the hardware's peak.
+
+[bold]Examples[/bold]
+
+  hisparse time --model GLM-5.3-FP8 --context 1M --gpus 8
+
+  hisparse time --model shape/dense-32b --context 800000 --gpus 2 --gpu a100-80 --claim 78s
+
+  hisparse time --model Llama-3.1-70B --context 128K --gpus 4 --claim-tokens-per-second 18.7 --batch 1
+"""
+
+
+@app.command(cls=_Command, help=_TIME_HELP, epilog=_EPILOG)
+def time(
     *,
     file: _File = None,
     model: Annotated[
@@ -138,40 +319,6 @@ def plan(
         str | None,
         typer.Option(metavar="TOKENS", help="The longest request, as in 1M.", rich_help_panel="What is served"),
     ] = None,
-    typical: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOKENS", help="What requests usually have, as in 128K.", rich_help_panel="What is served"
-        ),
-    ] = None,
-    concurrency: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Requests at once (--max-num-seqs).", rich_help_panel="What is served"),
-    ] = None,
-    rope_factor: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NUMBER",
-            help="By how much positions are stretched beyond those of the model, as in 4.",
-            rich_help_panel="What is served",
-        ),
-    ] = None,
-    rope_original: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOKENS",
-            help="Positions that the model was trained with, as in 32K.",
-            rich_help_panel="What is served",
-        ),
-    ] = None,
-    rope_type: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WORD",
-            help="Yarn, Linear or Dynamic; Yarn where only the factor is said.",
-            rich_help_panel="What is served",
-        ),
-    ] = None,
     gpus: Annotated[
         str | None, typer.Option(metavar="N", help="GPUs of one replica.", rich_help_panel="Hardware")
     ] = None,
@@ -183,102 +330,67 @@ def plan(
             rich_help_panel="Hardware",
         ),
     ] = None,
-    node_gpus: Annotated[
-        str | None, typer.Option(metavar="N", help="GPUs of one node; 8 if not said.", rich_help_panel="Hardware")
-    ] = None,
-    host_memory: Annotated[
-        str | None,
-        typer.Option(
-            "--host-memory",
-            "--node-memory",
-            metavar="SIZE",
-            help="Allocatable memory of one node, as in 2Ti; not judged if not said.",
-            rich_help_panel="Hardware",
-        ),
-    ] = None,
-    pod_memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="The pod's own memory limit, as in 700Gi.", rich_help_panel="Hardware"),
-    ] = None,
     mode: Annotated[
         str | None,
         typer.Option(metavar="MODE", help="Auto, HiSparse, Offload or None.", rich_help_panel="KV cache"),
     ] = None,
     kv_dtype: Annotated[
-        str | None, typer.Option(metavar="DTYPE", help="Auto, Bf16 or Fp8.", rich_help_panel="KV cache")
-    ] = None,
-    host_pool: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="The host pool, as in 400Gi.", rich_help_panel="KV cache")
-    ] = None,
-    sharing: Annotated[
         str | None,
-        typer.Option(
-            metavar="WORD",
-            help="Auto, RequireShared or Private: one pool for all ranks, or one for each.",
-            rich_help_panel="KV cache",
-        ),
+        typer.Option(metavar="DTYPE", help="Auto, Bf16, Fp8 or another, as in plan.", rich_help_panel="KV cache"),
     ] = None,
     tensor: Annotated[
         str | None,
         typer.Option(metavar="N", help="Tensor parallel size; --gpus if not said.", rich_help_panel="Engine"),
     ] = None,
     data: Annotated[str | None, typer.Option(metavar="N", help="Data parallel size.", rich_help_panel="Engine")] = None,
-    batched_tokens: Annotated[
-        str | None, typer.Option(metavar="N", help="Tokens of one prefill chunk.", rich_help_panel="Engine")
-    ] = None,
-    utilization: Annotated[
-        str | None,
-        typer.Option(metavar="PERCENT", help="Share of HBM that the engine may budget.", rich_help_panel="Engine"),
-    ] = None,
     pipeline: Annotated[
+        str | None, typer.Option(metavar="N", help="Pipeline parallel size.", rich_help_panel="Engine")
+    ] = None,
+    batched_tokens: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Pipeline parallel size; HiSparse needs 1.", rich_help_panel="Engine"),
+        typer.Option(metavar="N", help="Tokens of one prefill chunk.", rich_help_panel="Engine"),
     ] = None,
-    expert: Annotated[
-        bool | None,
-        typer.Option("--expert/--no-expert", help="Spread whole experts over the GPUs.", rich_help_panel="Engine"),
+    claim: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Judge this prefill of --context tokens, as in 78s.", rich_help_panel="Claims"
+        ),
     ] = None,
-    engine_version: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="vLLM release, as in 0.33.", rich_help_panel="Engine")
+    claim_tokens_per_second: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER", help="Judge this decode speed of each request, as in 18.7.", rich_help_panel="Claims"
+        ),
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Requests that decode at once; as many as fit.", rich_help_panel="Claims"),
     ] = None,
     no_hub: Annotated[
         bool, typer.Option("--no-hub", help="Never ask the Hugging Face hub (also HISPARSE_NO_HUB=1).")
     ] = False,
-    plot: Annotated[bool, typer.Option("--plot", help="Draw concurrency by length as well.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print hisparse.dev/plan/v1 instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print hisparse.dev/time/v1 instead.")] = False,
 ) -> int:
     """Options in, exit code out."""
-    from hisparse_toolkit.plan_command import View, run_plan  # noqa: PLC0415
     from hisparse_toolkit.question import Options  # noqa: PLC0415
+    from hisparse_toolkit.time_answer import ClaimWords  # noqa: PLC0415
+    from hisparse_toolkit.time_command import run_time  # noqa: PLC0415
 
     options = Options(
         model=model,
         weights=weights,
         context=context,
-        typical=typical,
-        concurrency=concurrency,
-        batched_tokens=batched_tokens,
-        kv_dtype=kv_dtype,
-        rope_type=rope_type,
-        rope_factor=rope_factor,
-        rope_original=rope_original,
-        mode=mode,
-        host_pool=host_pool,
-        sharing=sharing,
         gpus=gpus,
-        pod_memory=pod_memory,
-        utilization=utilization,
+        gpu=gpu,
+        mode=mode,
+        kv_dtype=kv_dtype,
         tensor=tensor,
         data=data,
         pipeline=pipeline,
-        expert=expert,
-        engine_version=engine_version,
-        gpu=gpu,
-        node_gpus=node_gpus,
-        host_memory=host_memory,
+        batched_tokens=batched_tokens,
         no_hub=no_hub,
     )
-    return run_plan(file, options, View(as_json=as_json, plot=plot))
+    return run_time(file, options, ClaimWords(claim, claim_tokens_per_second, batch), as_json=as_json)
 
 
 _RENDER_HELP: Final = """Print the objects that the operator would make of a manifest, without a cluster.
@@ -361,6 +473,49 @@ def demo(
     return run_demo(DemoOptions(kubeconfig, keep=keep, yes=yes, wait_s=wait_s))
 
 
+_FLAGS_HELP: Final = """Say of every flag and variable of a vLLM command whether it is real, and what to write instead.
+
+Takes the command as it stands in an article or a script: in quotes, as words, or from a file or stdin.
+
+[bold]Examples[/bold]
+
+  hisparse flags 'vllm serve zai-org/GLM-5.3 --swap-space 128 --block-size 256'
+
+  hisparse flags --json -- vllm serve zai-org/GLM-5.3 --swap-space 128
+
+  hisparse flags --engine-version 0.32 - < start.sh
+"""
+
+
+@app.command(
+    cls=_Command,
+    help=_FLAGS_HELP,
+    epilog=_EPILOG,
+    # the options of the command that is judged are not ours
+    context_settings={"ignore_unknown_options": True},
+)
+def flags(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND", help="The command; - is stdin.", show_default=False)
+    ] = None,
+    *,
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", metavar="FILE", help="A file that holds the command; - is stdin.")
+    ] = None,
+    engine_version: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VERSION", help="vLLM release, as in 0.33; that of the image in the command, else the pinned one."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print hisparse.dev/flags/v1 instead.")] = False,
+) -> int:
+    """Options in, exit code out."""
+    from hisparse_toolkit.flags_command import Question, run_flags  # noqa: PLC0415
+
+    return run_flags(Question(tuple(words or ()), file, engine_version), as_json=as_json)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; what goes wrong is one line on stderr."""
     words = sys.argv[1:] if arguments is None else list(arguments)
@@ -396,14 +551,31 @@ def _bad_words(words: Sequence[str], error: typer.TyperException) -> int:
     extra = message.removeprefix("Got unexpected extra argument(s) (")
     if extra != message:
         message = f"{extra.removesuffix(')')} belongs to no option; write the option before it, as in --model NAME"
-    if "plan" in words and "--json" in words:
-        from hisparse_toolkit.plan_command import print_problem  # noqa: PLC0415
-
+    if "--json" in words:
         field = getattr(error, "option_name", None) or "command line"
-        print_problem(BadInputError([Problem(field, message)]))
+        _print_problem(words, BadInputError([Problem(field, message)]))
     tell(f"{name}: {message}")
     tell(f"{name} --help says more")
     return ExitCode.BAD_INPUT
+
+
+def _print_problem(words: Sequence[str], error: BadInputError) -> None:
+    """The JSON document of a command whose words mean nothing."""
+    if "plan" in words:
+        from hisparse_toolkit.plan_command import print_problem  # noqa: PLC0415
+
+        print_problem(error)
+    elif "time" in words:
+        from hisparse_toolkit.time_command import print_problem as print_time_problem  # noqa: PLC0415
+
+        print_time_problem(error)
+    else:
+        from hisparse_toolkit.answering import SCHEMAS  # noqa: PLC0415
+        from hisparse_toolkit.answering import print_problem as print_its_problem  # noqa: PLC0415
+
+        command = next((word for word in words if word in SCHEMAS), None)
+        if command is not None:
+            print_its_problem(command, error)
 
 
 def _bug(error: Exception) -> int:

@@ -121,16 +121,18 @@ def _nodes(text: str | None, node: NodeClass) -> Sequence[NodeClass]:
 def sheet_of(asked: Scaled, rows: tuple[Row, ...], tone: Tone, _: Canvas) -> Sheet:
     """The screen of a comparison."""
     target, node = asked.question.target, asked.question.nodes[0]
-    fitting = sum(1 for row in rows if row.plan)
+    shown = [row for row in rows if not _is_foreign(row)]
+    fitting = sum(1 for row in shown if row.plan)
     marks = _marks(rows)
-    notes = [f"{mark} {loss.what} ({loss.source})" for loss, mark in marks.items()]
+    notes = [f"{mark} {loss.what} [{loss.source}]" for loss, mark in marks.items()]
     return Sheet(
         tone,
-        f"{fitting} OF {len(rows)} FIT",
+        f"{fitting} OF {len(shown)} FIT",
         f"{asked.question.model.name} at {target.max_tokens:,} tokens on {target.gpus} x "
         f"{node.product.removeprefix('NVIDIA-')}",
+        facts=(("at once", f"requests of {target.max_tokens:,} tokens; typical: of {target.typical:,} tokens"),),
         warnings=asked.warnings,
-        tables=(_table(asked, rows, marks), *_refusals(rows)),
+        tables=(_table(rows, marks), *_refusals(rows)),
         notes=tuple(notes),
     )
 
@@ -143,30 +145,23 @@ def _marks(rows: tuple[Row, ...]) -> dict[Loss, str]:
     return found
 
 
-def _table(asked: Scaled, rows: tuple[Row, ...], marks: Mapping[Loss, str]) -> Columns:
-    target = asked.question.target
-    heads = (
-        "variant",
-        "fits",
-        "tier",
-        "KV cache",
-        "longest",
-        "at once",
-        f"at {target.typical:,}",
-        "KV in HBM",
-        "host memory",
-        "loses",
-    )
-    return Columns("", heads, tuple(_cells(row, marks) for row in rows), texts=(0, 1, 2, 3, 9))
+def _is_foreign(row: Row) -> bool:
+    """A KV dtype that this model's cache cannot have."""
+    return row.variant.axis is Axis.KV_DTYPE and row.answer is None
+
+
+def _table(rows: tuple[Row, ...], marks: Mapping[Loss, str]) -> Columns:
+    heads = ("variant", "tier", "KV cache", "longest", "at once", "typical", "KV in HBM", "host memory", "loses")
+    shown = tuple(_cells(row, marks) for row in rows if not _is_foreign(row))
+    return Columns("", heads, shown, texts=(0, 1, 2, 8), gap=1)
 
 
 def _cells(row: Row, marks: Mapping[Loss, str]) -> tuple[str, ...]:
     plan = row.plan
     return (
         _label(row),
-        "yes" if plan else "no",
-        plan.mode.value if plan else _NONE,
-        plan.kv_dtype if plan else _NONE,
+        plan.mode.value if plan else "no",
+        _dtype(row),
         f"{row.longest:,}{'*' if row.positions_bind else ''}" if row.longest else _NONE,
         _fraction(row.at_max),
         _fraction(row.at_typical),
@@ -174,6 +169,12 @@ def _cells(row: Row, marks: Mapping[Loss, str]) -> tuple[str, ...]:
         _NONE if row.host_bytes is None else format_bytes(row.host_bytes),
         " ".join(marks[one] for one in row.losses) or _NONE,
     )
+
+
+def _dtype(row: Row) -> str:
+    if row.variant.axis is Axis.KV_DTYPE:
+        return row.variant.value
+    return row.plan.kv_dtype if row.plan else _NONE
 
 
 def _label(row: Row) -> str:
@@ -184,6 +185,8 @@ def _label(row: Row) -> str:
         return f"{variant.value} GPU{'' if variant.value == '1' else 's'}"
     if variant.axis is Axis.MODEL:
         return variant.value.rsplit("/", 1)[-1]
+    if variant.axis is Axis.KV_DTYPE:
+        return "KV dtype"
     return f"{variant.axis.value} {variant.value}" if variant.axis is Axis.MODE else variant.value
 
 
@@ -192,12 +195,20 @@ def _fraction(value: Fraction | None) -> str:
 
 
 def _refusals(rows: tuple[Row, ...]) -> tuple[Columns, ...]:
-    told = tuple((_label(row), _why(row)) for row in rows if row.plan is None)
+    told = [(_name(row), _why(row)) for row in rows if row.plan is None and not _is_foreign(row)]
+    foreign = [row for row in rows if _is_foreign(row)]
+    if foreign:
+        names = ", ".join(row.variant.value for row in foreign)
+        told.append(("KV dtypes", f"{names}: {foreign[0].refusal}"))
     legend = tuple(row for row in rows if row.positions_bind)
-    tables = [Columns("does not fit", ("variant", "why"), told, texts=(0, 1))] if told else []
+    tables = [Columns("does not fit", ("variant", "why"), tuple(told), texts=(0, 1))] if told else []
     if legend:
         tables.append(Columns("", ("* the model's positions end there, not the memory",), (), texts=(0,)))
     return tuple(tables)
+
+
+def _name(row: Row) -> str:
+    return f"KV dtype {row.variant.value}" if row.variant.axis is Axis.KV_DTYPE else _label(row)
 
 
 def _why(row: Row) -> str:

@@ -7,10 +7,11 @@ from fractions import Fraction
 from typing import Final
 
 from hisparse.plan import Plan
+from hisparse.units import KIB, MIB
 
 HEIGHT: Final = 15
 _ASCII: Final = str.maketrans({**dict.fromkeys("┌┐└┘├┤┬┴┼", "+"), "─": "-", "│": "|", "•": "*"})
-_TICK: Final = 12
+_TICK: Final = 9
 """Columns that one length takes below the axis, and some air."""
 
 Line = tuple[str, str, Sequence[tuple[int, Fraction]]]
@@ -42,7 +43,7 @@ def drawing(title: str, lines: Sequence[Line], *, width: int, colour: bool, asci
         figure.draw(figure.signal(xs, ys, marker=marker).lines().label(label))
     figure.ruler("y").scale("log")
     ticks = _ticks(lengths, width)
-    figure.ruler("x").ticks([places[tokens] for tokens in ticks], [f"{tokens:,}" for tokens in ticks])
+    figure.ruler("x").ticks([places[tokens] for tokens in ticks], [_short(tokens) for tokens in ticks])
     figure.title(title)
     drawn = str(figure.build().string(colorless=not colour))
     return drawn.translate(_ASCII) if ascii_only else drawn
@@ -52,3 +53,11 @@ def _ticks(lengths: Sequence[int], width: int) -> Sequence[int]:
     """The lengths that have room below the axis, the longest always among them."""
     step = -(-len(lengths) * _TICK // width) if lengths else 1
     return lengths[::-1][::step][::-1]
+
+
+def _short(tokens: int) -> str:
+    """A length in K (1,024) or M (1,048,576) where it is whole ones."""
+    for size, unit in ((MIB, "M"), (KIB, "K")):
+        if tokens % size == 0:
+            return f"{tokens // size}{unit}"
+    return f"{tokens:,}"

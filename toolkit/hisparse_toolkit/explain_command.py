@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from hisparse.arithmetic import number_text
 from hisparse.explanation import BYTES, Section, Step, explain
@@ -18,9 +19,12 @@ from hisparse_toolkit.plan_json import model_json, node_json, request_json
 from hisparse_toolkit.problems import ExitCode
 from hisparse_toolkit.question import Options
 from hisparse_toolkit.screen import verdict_of
-from hisparse_toolkit.sheet import Columns, Sheet, Tone
+from hisparse_toolkit.sheet import Sheet, Tone
 
-_LEGEND = (
+_WIDEST: Final = 100
+"""Columns: a figure that is far from its name is hard to find."""
+
+_LEGEND: Final = (
     "~ estimate: no rule of the engine gives it. ceil rounds up, floor down; min and max take the smallest and the "
     "largest. Memory is binary: 1 GiB = 1,073,741,824 B."
 )
@@ -52,7 +56,9 @@ def _ask(file: str | None, options: Options) -> Answer:
 # --- the screen ------------------------------------------------------------------------------------------------------
 
 
-def sheet_of(asked: Scaled, answer: Plan | Shortfall, sections: tuple[Section, ...], tone: Tone, _: Canvas) -> Sheet:
+def sheet_of(
+    asked: Scaled, answer: Plan | Shortfall, sections: tuple[Section, ...], tone: Tone, canvas: Canvas
+) -> Sheet:
     """The screen of an explanation: a table for each part of the sum."""
     target = answer.target
     limit = answer.limit
@@ -70,21 +76,35 @@ def sheet_of(asked: Scaled, answer: Plan | Shortfall, sections: tuple[Section, .
         f"{answer.node.product.removeprefix('NVIDIA-')}: how each figure comes about",
         facts=tuple(facts),
         warnings=asked.warnings,
-        tables=tuple(_table(section) for section in sections),
+        drawings=tuple(_block(section, min(canvas.width, _WIDEST)) for section in sections),
         legend=_LEGEND,
     )
 
 
-def _table(section: Section) -> Columns:
-    rows = tuple(row for step in section.steps for row in _rows(step))
-    return Columns(section.title, ("", "", ""), rows, texts=(0, 2))
+def _block(section: Section, width: int) -> str:
+    """What it is and how much, and below it the formula and where it comes from."""
+    lines = [section.title]
+    for step in section.steps:
+        mark = "~ " if step.estimate else ""
+        lines.append(_ends(f"  {step.name}", f"{mark}{_amount(step)}", width))
+        formula = f"= {step.figure.text}" if step.figure is not None else "given:"
+        lines.append(_hanging(f"{formula}  [{step.source}]", width))
+    return "\n".join(lines)
 
 
-def _rows(step: Step) -> list[tuple[str, str, str]]:
-    """What it is and how much, then the formula and where it comes from."""
-    mark = "~ " if step.estimate else ""
-    formula = f"= {step.figure.text}" if step.figure is not None else "given"
-    return [(f"  {step.name}", f"{mark}{_amount(step)}", formula), ("", "", f"  {step.source}")]
+def _ends(left: str, right: str, width: int) -> str:
+    return f"{left}{' ' * max(2, width - len(left) - len(right))}{right}"
+
+
+def _hanging(text: str, width: int) -> str:
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent="      ",
+        subsequent_indent="        ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _amount(step: Step) -> str:

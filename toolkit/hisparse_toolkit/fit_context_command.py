@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hisparse.losses import losses
+from hisparse.losses import OF_MODE, dtype_losses
 from hisparse.plan import Plan
 from hisparse.rope import RopeState
 from hisparse.rounding import decimal
@@ -98,9 +98,9 @@ def _facts(found: LongestContext, plan: Plan) -> list[tuple[str, str]]:
             f"{format_bytes(plan.kv_budget)} of HBM for KV on each GPU, {format_bytes(plan.host.pod)} of host memory",
         ),
     ]
-    lost = [one.what for one in losses(plan.mode, plan.kv_dtype, plan.model.attention) if not one.lossless]
-    if lost:
-        facts.append(("loses", "; ".join(lost)))
+    accuracy = dtype_losses(plan.kv_dtype, plan.model.attention)
+    facts.append(("accuracy", "; ".join(one.what for one in accuracy)))
+    facts.append(("tier costs", "; ".join(one.what for one in OF_MODE[plan.mode])))
     return facts
 
 
@@ -117,12 +117,11 @@ def _rope(found: LongestContext) -> list[tuple[str, str]]:
         return []
     if rope.state is not RopeState.NEEDS_SCALING:
         return [("RoPE", rope.sentence)]
-    gives = ", ".join(f"factor {step.factor} {step.tokens:,}" for step in found.rope_steps)
+    *steps, last = found.rope_steps
+    gives = "".join(f"{step.tokens:,} with factor {step.factor}, " for step in steps)
+    all_of_it = f"{gives}{last.tokens:,} (all that memory holds) with factor {last.factor}"
     return [
-        (
-            "RoPE",
-            f"scaling from {rope.original_positions:,} positions would give: {gives} tokens ({_rope_options(found)})",
-        ),
+        ("RoPE", f"scaling from {rope.original_positions:,} positions gives {all_of_it}: {_rope_options(found)}"),
         ("its cost", rope.cost),
     ]
 

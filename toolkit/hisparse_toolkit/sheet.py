@@ -26,19 +26,24 @@ class Tone(Enum):
 
 @dataclass(frozen=True)
 class Columns:
-    """A table. texts are the columns that stand to the left; the others are numbers. title may be empty."""
+    """A table. texts are the columns that stand to the left; the others are numbers. title may be empty.
+
+    gap is blanks between two columns.
+    """
 
     title: str
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     texts: tuple[int, ...] = (0,)
+    gap: int = 2
 
 
 @dataclass(frozen=True)
 class Sheet:
     """One screen, in the order in which it is shown.
 
-    answer is the answer in a few words, headline what was asked. A note begins with its mark. command is one to paste,
+    answer is the answer in a few words, headline what was asked. Drawings are lines as they are, before the
+    tables. A note begins with its mark. command is one to paste,
     never broken over lines.
     """
 

@@ -31,10 +31,10 @@ def _paint(sheet: Sheet, console: Console) -> None:
         console.print(_pairs(sheet.facts, "cyan"))
     if sheet.warnings:
         console.print(_pairs(tuple(("warning", one) for one in sheet.warnings), "yellow"))
-    for table in sheet.tables:
-        console.print(_columns(table))
     for drawing in sheet.drawings:
         console.print(Text.from_ansi(drawing), soft_wrap=True)
+    for table in sheet.tables:
+        console.print(_columns(table))
     if sheet.notes:
         console.print(_pairs(tuple(_split(note) for note in sheet.notes), "dim"))
     if sheet.command:
@@ -59,7 +59,7 @@ def _pairs(pairs: tuple[tuple[str, str], ...], style: str) -> Table:
 
 
 def _columns(one: Columns) -> Table:
-    table = Table.grid(padding=(0, 2))
+    table = Table.grid(padding=(0, one.gap))
     last = len(one.heads) - 1
     for index, _ in enumerate(one.heads):
         text = index in one.texts

@@ -12,7 +12,7 @@ from hisparse.claims import Judgement
 from hisparse.decode import HOST_READ_RUNS, USUAL_BANDWIDTH, DecodeBound
 from hisparse.estimates import HOST_READ_SLOWDOWN
 from hisparse.plan import Shortfall
-from hisparse.prefill import GOOD_EFFICIENCY, USUAL_EFFICIENCY, Prefill, active_parameters
+from hisparse.prefill import GOOD_EFFICIENCY, USUAL_EFFICIENCY, Prefill
 from hisparse.rounding import ceil, decimal
 from hisparse_toolkit.problems import ExitCode, NoAnswerError
 from hisparse_toolkit.time_answer import Timing
@@ -78,7 +78,7 @@ def _model(timing: Timing) -> _Json:
         "attention": model.attention.value,
         "layers": model.layers,
         "parameters": model.parameters,
-        "activeParameters": active_parameters(model),
+        "activeParameters": model.active_parameters,
         "weightBytes": model.weight_bytes,
     }
 

@@ -10,7 +10,7 @@ from hisparse.claims import Judgement, Plausibility
 from hisparse.decode import HOST_READ_RUNS, USUAL_BANDWIDTH, Binds, DecodeBound
 from hisparse.estimates import HOST_READ_SLOWDOWN
 from hisparse.plan import Shortfall
-from hisparse.prefill import USUAL_EFFICIENCY, Basis, Prefill, active_parameters, eight_bit
+from hisparse.prefill import USUAL_EFFICIENCY, Basis, Prefill, eight_bit
 from hisparse.rounding import ceil, decimal
 from hisparse.units import format_bytes, format_duration
 from hisparse_toolkit.time_answer import TimeVerdict, Timing
@@ -71,7 +71,7 @@ def _claims(timing: Timing) -> list[tuple[str, str]]:
 def _seconds_claim(timing: Timing, found: Prefill, claim: Judgement) -> list[tuple[str, str]]:
     fast, slow = claim.usual
     work = found.work
-    parts = [f"{power(work.parameters)} for 2 x {active_parameters(timing.question.model):,} parameters per token"]
+    parts = [f"{power(work.parameters)} for 2 x {timing.question.model.active_parameters:,} parameters per token"]
     parts += [f"{power(value)} for {name}" for name, value in _attention_parts(found) if value]
     takes = "would still take" if claim.plausibility is Plausibility.IMPOSSIBLE else "takes"
     usual = "as measured" if found.basis is Basis.FIT else f"at a usual {_percent(USUAL_EFFICIENCY)}"

@@ -11,6 +11,9 @@ ENTRIES: tuple[Entry, ...] = (
             "architectures": ["Qwen3ForCausalLM"],
             "num_hidden_layers": 40,
             "hidden_size": 5120,
+            "intermediate_size": 46_720,
+            "vocab_size": 151_936,
+            "tie_word_embeddings": True,
             "num_attention_heads": 40,
             "num_key_value_heads": 8,
             "head_dim": 128,
@@ -19,6 +22,9 @@ ENTRIES: tuple[Entry, ...] = (
         },
         weight_bytes=64_000_000_000,
         weight_source="32e9 parameters x 2 bytes",
-        source="no public model: the dense 32B shape of published claims, kept so that they can be checked",
+        source=(
+            "no public model: the dense 32B shape of published claims, kept so that they can be checked; the width of "
+            "the MLP is what makes 32e9 parameters of it"
+        ),
     ),
 )

@@ -136,6 +136,7 @@ def _stock(weights: Weights, form: WeightFormat) -> Stock:
             sorted_kinds.append(places(tensors, precisions))
         return kind
 
+    # lots and kinds come last: what stands before fills them
     return Stock(
         first=places(weights.first, [None] * len(weights.first)),
         layers=tuple(kind_of(index, shape) for index, shape in enumerate(weights.layers)),

