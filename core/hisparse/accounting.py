@@ -24,8 +24,10 @@ class Accounting:
     all of them. hybrid_prefix_caching: on by default for models with recurrent states, which then keep two states
     instead of one. null_block_reserved: one block is held back when a request is checked against the pool.
     padded_latent_bytes: MLA rows are rounded up to this many bytes. speculative_states: every drafted token keeps a
-    state of its own. flash_mla_blocks: dense MLA has blocks of 64 tokens on Hopper and Blackwell; later releases let
-    the attention backend choose.
+    state of its own. checkpoint_states: Mamba2, and Kimi delta attention by FlashKDA, keep one state more while
+    prefixes are cached, which a prefill exports on its way. delta_net_checkpoints: gated delta nets by FlashInfer do
+    so too, and their blocks are multiples of 64 tokens. flash_mla_blocks: dense MLA has blocks of 64 tokens on Hopper
+    and Blackwell; later releases let the attention backend choose.
     """
 
     even_groups: Fraction | None = None
@@ -36,6 +38,8 @@ class Accounting:
     null_block_reserved: bool = False
     padded_latent_bytes: int = 1
     speculative_states: bool = True
+    checkpoint_states: bool = False
+    delta_net_checkpoints: bool = False
     flash_mla_blocks: bool = False
 
 
@@ -47,8 +51,12 @@ _V0_19: Final = replace(_V0_15, even_groups=Fraction(3, 2), flash_mla_blocks=Fal
 _V0_20: Final = replace(_V0_19, tokens_by_concurrency=True, graphs_in_budget=True)
 _V0_26: Final = replace(_V0_20, async_batches=True, hybrid_prefix_caching=True)
 _V0_29: Final = replace(_V0_26, null_block_reserved=True)
+_V0_32: Final = replace(_V0_29, checkpoint_states=True)
+_V0_33: Final = replace(_V0_32, delta_net_checkpoints=True)
 
 _RULES: Final[tuple[tuple[tuple[int, int], Accounting], ...]] = (
+    ((0, 33), _V0_33),
+    ((0, 32), _V0_32),
     ((0, 29), _V0_29),
     ((0, 26), _V0_26),
     ((0, 20), _V0_20),
@@ -65,6 +73,6 @@ def accounting(version: str) -> Accounting:
     """The rules of "0.33", "0.11.2" and the like; those of the newest release where the text names none."""
     found = _VERSION.match(version)
     if found is None:
-        return _V0_29
+        return _V0_33
     number = (int(found[1]), int(found[2]))
     return next(rules for since, rules in _RULES if number >= since)

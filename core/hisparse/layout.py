@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
+from math import gcd, lcm
 from typing import Final
 
 from hisparse.accounting import Accounting, accounting
@@ -48,6 +49,23 @@ _FLASH_MLA_BLOCK: Final = 64
 _FLASHINFER_MLA_BLOCK: Final = 32
 _FLASH_MLA_RANK: Final = 512
 _HYBRID_MLA_STEP: Final = 128
+_DELTA_NET_STEP: Final = 64
+_CHECKPOINT_DIM: Final = 128
+_CHECKPOINT_CAPABILITIES: Final = (9, 10, 12)
+_DELTA_NETS: Final = frozenset(
+    {
+        "Qwen3NextForCausalLM",
+        "Qwen3_5ForCausalLM",
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeForConditionalGeneration",
+    }
+)
+_GATED_KDA: Final = frozenset({"Glm5NextForCausalLM", "Glm5NextForConditionalGeneration"})
+"""Architectures whose recurrent layers can export a state from inside a prefill, beside those with Mamba2."""
+
+_TRTLLM_ROWS: Final = 32
+_BF16: Final = 2
 _SKIPPED_ENDS: Final = 2
 """Layers at either end of a dense model that TurboQuant leaves in the model's dtype; never more than half of them."""
 
@@ -180,7 +198,10 @@ NO_DRAFTING: Final = Drafting((), 0)
 
 @dataclass(frozen=True)
 class _Page:
-    """One cache of one layer with its block: what vLLM calls a KV cache spec."""
+    """One cache of one layer with its block: what vLLM calls a KV cache spec.
+
+    fixed pages cannot be padded. stride: where unlike pages share a block, blocks are a multiple of it apart.
+    """
 
     rank: int
     reach: Reach
@@ -191,6 +212,7 @@ class _Page:
     pool: int = 1
     padded: int = 0
     fixed: bool = False
+    stride: int = 1
 
     @property
     def bytes(self) -> int:
@@ -290,21 +312,37 @@ class _Shape:
         ends = {*range(self._skips), *range(len(layers) - self._skips, len(layers))}
         for index, (rank, caches) in enumerate(zip(ranks, layers, strict=True)):
             dtype = KV_DTYPES["Bf16"] if index in ends else self.dtype
-            for cache in caches:
-                yield self._page(cache, rank, block, state_page, dtype)
+            yield from self._of_layer(caches, rank, block, state_page, dtype)
         for caches in self.drafting.layers:
-            for cache in caches:
-                yield self._page(cache, pipeline - 1, block, state_page, self.dtype)
+            yield from self._of_layer(caches, pipeline - 1, block, state_page, self.dtype)
+
+    def _of_layer(self, caches: LayerCaches, rank: int, block: int, state_page: int, dtype: KvDtype) -> Iterator[_Page]:
+        for cache in caches:
+            yield self._page(cache, rank, block, state_page, dtype)
+            if isinstance(cache, IndexerKeys) and cache.pool > 1:
+                yield self._ring(cache, rank, block)
+
+    def _ring(self, cache: IndexerKeys, rank: int, block: int) -> _Page:
+        """Keys and gates, in bf16, of the pool that is still being filled: one small block per request."""
+        span = cdiv(cache.pool + self.drafting.tokens, cache.pool)
+        slots = cache.pool * (1 << (span - 1).bit_length())
+        return _Page(rank, Reach.STATE, slots * 2 * cache.head_dim * _BF16, block, states=1)
 
     def _page(self, cache: Cache, rank: int, block: int, state_page: int, dtype: KvDtype) -> _Page:
         if isinstance(cache, RecurrentState):
             size = state_bytes(cache, tensor=self.tensor, speculative=self.drafting.tokens)
             return _Page(rank, Reach.STATE, size, block, states=self._states, padded=state_page)
         if isinstance(cache, IndexerKeys):
-            return _Page(rank, Reach.FULL, indexer_row_bytes(cache), block, pool=cache.pool, fixed=True)
+            row = indexer_row_bytes(cache)
+            kernel = gcd(cache.pool * SPARSE_BLOCK_TOKENS, block)
+            stride = row * kernel // cache.pool if kernel < block else 1
+            return _Page(rank, Reach.FULL, row, block, pool=cache.pool, fixed=True, stride=stride)
         if isinstance(cache, Latent):
             row = latent_row_bytes(cache, dtype, self.gpu, sparse=self.model.indexer is not None)
-            return _Page(rank, Reach.FULL, round_up(row, self.rules.padded_latent_bytes), block, fixed=True)
+            # TRT-LLM kernels read pages of rows, the others rows
+            rows = _TRTLLM_ROWS if self.gpu.capability[0] == 10 and dtype.name == "Fp8" else 1  # noqa: PLR2004
+            row = round_up(row, self.rules.padded_latent_bytes)
+            return _Page(rank, Reach.FULL, row, block, fixed=True, stride=row * rows)
         row = attention_row_bytes(cache, dtype, tensor=self.tensor, native_width=self.model.kv_width)
         if isinstance(cache, SlidingWindow):
             return _Page(rank, Reach.WINDOW, row, block, tokens=cache.window)
@@ -314,9 +352,24 @@ class _Shape:
 
     @property
     def _states(self) -> int:
-        """States of one request: one, one more to copy from when prefixes are cached, and one per drafted token."""
+        """States of one request: one, one per drafted token; if prefixes are cached, one to copy from and checkpoints."""
         drafted = self.drafting.tokens if self.rules.speculative_states else 0
-        return (2 if self.caching else 1) + drafted
+        return (2 + self._checkpoints if self.caching else 1) + drafted
+
+    @property
+    def _checkpoints(self) -> int:
+        """States that a prefill exports on its way, where the kernel of the recurrence can."""
+        states = [cache for layer in self.model.caches for cache in layer if isinstance(cache, RecurrentState)]
+        if any(state.groups for state in states):
+            return 1 if self.rules.checkpoint_states else 0
+        generation = self.gpu.capability[0]
+        if generation not in _CHECKPOINT_CAPABILITIES:
+            return 0
+        wide = all(state.columns == _CHECKPOINT_DIM for state in states)
+        if self.model.architecture in _GATED_KDA:
+            return 1 if self.rules.checkpoint_states and wide and self.model.kv_width == _BF16 else 0
+        delta_net = self.rules.delta_net_checkpoints and self.model.architecture in _DELTA_NETS
+        return 1 if delta_net and (wide or generation == 9) else 0  # noqa: PLR2004 - compute capability 9.0
 
     def _aligned(self, block: int) -> tuple[int, int]:
         """(block size, bytes that states are padded to): attention pages of hybrids are as large as their states."""
@@ -330,6 +383,8 @@ class _Shape:
         if not states or not rows or not max(states):
             return block, 0
         step = max(block, _HYBRID_MLA_STEP) if any(isinstance(cache, Latent) for cache in caches) else block
+        if self.caching and self.model.architecture in _DELTA_NETS and self._checkpoints:
+            step = lcm(step, _DELTA_NET_STEP)
         row = rows[0]
         block = max(block, step * cdiv(max(states), step * row))
         return block, block * row
@@ -349,9 +404,17 @@ def _largest_rank(pages: list[_Page], rules: Accounting, pipeline: int) -> tuple
         max((sum(page.bytes for page in table.pages if page.rank == rank) for table in tables), default=0)
         for rank in range(pipeline)
     ]
+    if _shares_blocks(pages):
+        strides = [lcm(*(page.stride for page in pages if page.rank == rank)) for rank in range(pipeline)]
+        sizes = [round_up(size, stride) for size, stride in zip(sizes, strides, strict=True)]
     rank = max(range(pipeline), key=lambda one: sizes[one])
     groups = tuple(table.group(rank) for table in tables)
     return groups, max(sizes)
+
+
+def _shares_blocks(pages: list[_Page]) -> bool:
+    """Whether unlike pages lie side by side in a block (block-outermost layout), which rings of pooled keys ask for."""
+    return any(page.pool > 1 for page in pages)
 
 
 @dataclass(frozen=True)
@@ -378,7 +441,7 @@ class _Table:
 def _tables(pages: list[_Page], rules: Accounting) -> list[_Table]:
     if _needs_same_slots(pages):
         return [_Table(tuple(pages), len(pages))]
-    equal = _equal_pages(pages)
+    equal = None if _shares_blocks(pages) else _equal_pages(pages)
     if equal is None:
         return _packed(pages)
     buckets: dict[tuple[object, ...], list[_Page]] = {}

@@ -247,7 +247,9 @@ def _vllm_config(question: Question) -> _Vllm:
         scheduler_config=scheduler,
         speculative_config=speculative,
         diffusion_config=None,
-        attention_config=types.SimpleNamespace(hisparse_config=None, flash_attn_version=None, backend=None),
+        attention_config=types.SimpleNamespace(
+            hisparse_config=None, flash_attn_version=None, backend=None, use_trtllm_attention=None
+        ),
         compilation_config=types.SimpleNamespace(static_forward_context={}),
         device_config=types.SimpleNamespace(device_type="cuda"),
         kv_transfer_config=None,
@@ -438,20 +440,25 @@ def _gdn(vllm_config: _Vllm) -> tuple[type, dict[str, Any]]:
     return gdn.QwenGatedDeltaNetAttention, {"_checkpoint_alignment": step if aligned else None}
 
 
-def _kda(path: str, name: str, resolve: str) -> Callable[[_Vllm], tuple[type, dict[str, Any]]]:
-    def make(vllm_config: _Vllm) -> tuple[type, dict[str, Any]]:
-        text = vllm_config.model_config.hf_text_config
-        module = importlib.import_module(path)
-        linear = getattr(text, "linear_attn_config", None) or {}
-        dim = linear.get("head_dim") if linear else text.linear_head_dim
-        bound = linear.get("lower_bound") if linear else getattr(text, "linear_lower_bound", None)
-        dtype = vllm_config.model_config.dtype
-        widths = [dtype, torch.float32] if resolve == "resolve_kda_prefill_backend" else [dtype]
-        with _as_cuda():
-            backend = getattr(module, resolve)("auto", dim, *widths, bound)
-        return getattr(module, name), {"kda_prefill_backend": backend}
+def _kimi_kda(vllm_config: _Vllm) -> tuple[type, dict[str, Any]]:
+    module = importlib.import_module("vllm.models.kimi_k3.nvidia.kda")
+    linear = vllm_config.model_config.hf_text_config.linear_attn_config
+    dtype = vllm_config.model_config.dtype
+    with _as_cuda():
+        backend = module.resolve_kda_prefill_backend(
+            "auto", linear["head_dim"], dtype, torch.float32, linear.get("gate_lower_bound")
+        )
+    return module.KimiK3DeltaAttention, {"kda_prefill_backend": backend}
 
-    return make
+
+def _glm_kda(vllm_config: _Vllm) -> tuple[type, dict[str, Any]]:
+    module = importlib.import_module("vllm.models.glm5next.common.kda")
+    text = vllm_config.model_config.hf_text_config
+    with _as_cuda():
+        backend = module._resolve_kda_prefill_backend(
+            "auto", text.linear_head_dim, vllm_config.model_config.dtype, text.linear_lower_bound
+        )
+    return module.Glm5NextLinearAttention, {"kda_prefill_backend": backend}
 
 
 _STATES: dict[str, Callable[[_Vllm], tuple[type, dict[str, Any]]]] = {
@@ -475,13 +482,8 @@ _STATES: dict[str, Callable[[_Vllm], tuple[type, dict[str, Any]]]] = {
     ),
     "JambaForCausalLM": lambda _config: (MambaMixer, {}),
     **dict.fromkeys(("Lfm2ForCausalLM", "Lfm2MoeForCausalLM"), lambda _config: (ShortConv, {})),
-    "KimiLinearForCausalLM": _kda(
-        "vllm.models.kimi_k3.nvidia.kda", "KimiK3DeltaAttention", "resolve_kda_prefill_backend"
-    ),
-    **dict.fromkeys(
-        ("Glm5NextForCausalLM", "Glm5NextForConditionalGeneration"),
-        _kda("vllm.models.glm5next.common.kda", "Glm5NextLinearAttention", "_resolve_kda_prefill_backend"),
-    ),
+    "KimiLinearForCausalLM": _kimi_kda,
+    **dict.fromkeys(("Glm5NextForCausalLM", "Glm5NextForConditionalGeneration"), _glm_kda),
 }
 
 

@@ -64,7 +64,7 @@ def test_the_screen_of_an_impossible_claim(capsys: pytest.CaptureFixture[str]) -
     text = " ".join(out.split())
     for words in (
         "800,000 tokens prefilled in 78 s: about 10 times too fast",
-        "3.13e17 FLOP = 5.12e16 for 2 x 31,999,687,680 parameters per token + 2.62e17 for attention",
+        "3.13e17 FLOP = 5.11e16 for 2 x 31,999,687,680 parameters per token + 2.62e17 for attention",
         "of the tensor cores' peak (2 x 312 TFLOPS of a100-80, BF16) it would still take 502 s; at a usual 40-60 % "
         "~ 837 s to 1,256 s (20m56s)",
         "FLOP at 40 % of the dense peak; all-reduces of 2 ranks take ~ 2.2 s of it if nothing overlaps",
