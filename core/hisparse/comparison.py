@@ -147,5 +147,5 @@ def _row(variant: Variant) -> Row:
     if faults := accept(model, target):
         return Row(variant, None, faults[0].message, longest, positions_bind=bind, losses=())
     answer = plan(model, node, target)
-    lost = losses(answer.mode, answer.kv_dtype, model.attention) if isinstance(answer, Plan) else ()
+    lost = losses(answer.mode, answer.kv_dtype, model) if isinstance(answer, Plan) else ()
     return Row(variant, answer, "", longest, positions_bind=bind, losses=lost)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from math import gcd, lcm
 from typing import Final
 
 from hisparse.architectures import Attention
@@ -25,7 +26,7 @@ from hisparse.arithmetic import (
 )
 from hisparse.hbm import default_batched_tokens
 from hisparse.layers import Cache, ChunkedAttention, FullAttention, IndexerKeys, Latent, RecurrentState, SlidingWindow
-from hisparse.layout import Drafting, Group, KvLayout, Reach, kv_layout
+from hisparse.layout import SPARSE_BLOCK_TOKENS, Drafting, Group, KvLayout, Reach, kv_layout
 from hisparse.model import ModelFacts
 from hisparse.plan import Mode, Plan, Resource, Shortfall, Target, Term
 from hisparse.rows import (
@@ -45,6 +46,8 @@ REQUESTS: Final = "requests"
 
 _PAGE: Final = 4096
 _SKIPPED_ENDS: Final = 2
+_KERNEL_ROWS: Final = (1, 32, 64, 128)
+"""Rows that attention kernels read at a time, one by one or in pages."""
 _INTERFACE: Final = "vLLM v1/kv_cache_interface.py"
 _PLANNING: Final = "vLLM v1/core/kv_cache_planning.py"
 _TIER: Final = "vLLM v1/hisparse/layout.py"
@@ -334,10 +337,9 @@ def _blocks(answer: Plan | Shortfall, layout: KvLayout, dtype: str) -> Iterator[
         head = f"{name}: {group.layers} caches{padding}, {_reach(group)}, block of {group.block_tokens:,} tokens"
         formula = _proved(group.bytes, _block_bytes(answer, group, kinds, layout))
         yield _step(head, group.bytes, BYTES, formula, f"{_INTERFACE}, page_size_bytes")
-    sizes = sorted({group.bytes for group in layout.groups})
-    if len(sizes) > 1:
-        largest = most_of(*(figure(size) for size in sizes))
-        yield _step("one block of the pool", layout.block_bytes, BYTES, largest, f"{_PLANNING}, bytes per block")
+    if len({group.bytes for group in layout.groups}) > 1:
+        formula = _proved(layout.block_bytes, _pool_block(answer, layout, kinds))
+        yield _step("one block of the pool", layout.block_bytes, BYTES, formula, f"{_PLANNING}, bytes per block")
     budget = answer.kv_budget if isinstance(answer, Plan) else answer.hbm[-1].bytes
     formula = floor_of(most_of(figure(0), figure(budget)) / figure(layout.block_bytes))
     if budget >= 0:
@@ -356,6 +358,22 @@ def _blocks(answer: Plan | Shortfall, layout: KvLayout, dtype: str) -> Iterator[
     needed = (figure(whole) + figure(layout.reserved_blocks)) * figure(layout.block_bytes)
     reserved = " and the null block" if layout.reserved_blocks else ""
     yield _step(f"needed for it{reserved}", layout.needed_bytes(tokens), BYTES, needed, f"{_PLANNING}, the check")
+
+
+def _pool_block(answer: Plan | Shortfall, layout: KvLayout, kinds: list[_Kind]) -> Iterator[Figure]:
+    """The largest group; where unlike pages share blocks, in whole strides of their kernels."""
+    largest = most_of(*(figure(size) for size in sorted({group.bytes for group in layout.groups})))
+    yield largest
+    tokens = max(group.block_tokens for group in layout.groups)
+    for rows in _KERNEL_ROWS:
+        strides = [1]
+        for kind in kinds:
+            row = _row(answer, kind)[1]
+            if isinstance(kind.cache, Latent):
+                strides.append(row * rows)
+            elif isinstance(kind.cache, IndexerKeys):
+                strides.append(row * gcd(kind.cache.pool * SPARSE_BLOCK_TOKENS, tokens) // kind.cache.pool)
+        yield multiple_of(largest, lcm(*strides))
 
 
 def _group_names(counts: list[int]) -> Iterator[str]:

@@ -352,7 +352,7 @@ class _Shape:
 
     @property
     def _states(self) -> int:
-        """States of one request: one, one per drafted token; if prefixes are cached, one to copy from and checkpoints."""
+        """States of one request: one, one per drafted token; with prefix caching one to copy from and checkpoints."""
         drafted = self.drafting.tokens if self.rules.speculative_states else 0
         return (2 + self._checkpoints if self.caching else 1) + drafted
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from hisparse.architectures import Attention
+from hisparse.model import ModelFacts
 from hisparse.plan import Mode
 
 
@@ -34,6 +35,8 @@ _SPARSE_FP8: Final = Loss(
     "little: scales per 128 values and rotated keys in 16 bits; the format that DSA models are served in",
     "vLLM 0.33, sparse MLA backends (fp8_ds_mla)",
 )
+_LATENT_FP8: Final = Loss("not measured for latent rows, which every head reads", "no source: measure recall first")
+_UNKNOWN: Final = Loss("not measured", "no source: measure recall first")
 _FP8: Final = (
     Loss("KL 0.00064, top-1 98.0 % against 16 bits", _OWN_CODECS),
     Loss(
@@ -106,14 +109,15 @@ OF_MODE: Final[Mapping[Mode, tuple[Loss, ...]]] = MappingProxyType(
 )
 
 
-def dtype_losses(kv_dtype: str, attention: Attention) -> tuple[Loss, ...]:
-    """What a KV dtype loses in a model of this kind of attention."""
-    if attention is Attention.DSA and kv_dtype == "Fp8":
+def dtype_losses(kv_dtype: str, model: ModelFacts) -> tuple[Loss, ...]:
+    """What a KV dtype loses in this model."""
+    if kv_dtype == "Fp8" and model.attention is Attention.DSA:
         return (_SPARSE_FP8,)
-    unknown = Loss("not measured", "no source")
-    return OF_DTYPE.get(kv_dtype, (unknown,))
+    if kv_dtype == "Fp8" and model.latent is not None:
+        return (_LATENT_FP8,)
+    return OF_DTYPE.get(kv_dtype, (_UNKNOWN,))
 
 
-def losses(mode: Mode, kv_dtype: str, attention: Attention) -> tuple[Loss, ...]:
+def losses(mode: Mode, kv_dtype: str, model: ModelFacts) -> tuple[Loss, ...]:
     """What a plan in this mode and KV dtype loses, dtype first."""
-    return (*dtype_losses(kv_dtype, attention), *OF_MODE[mode])
+    return (*dtype_losses(kv_dtype, model), *OF_MODE[mode])

@@ -139,7 +139,7 @@ def _dtype(model: ModelFacts, target: Target, *, fits: bool) -> tuple[str, str]:
     if model.attention is Attention.DSA:
         return "Fp8", "DSA model: fp8 is its native KV format"
     if fits:
-        return "Bf16", "dense or MLA model: full precision fits"
+        return "Bf16", "full precision fits"
     return "Fp8", "Bf16 does not fit maxTokens: digits deep in a long prompt may be recalled wrongly"
 
 

@@ -7,7 +7,7 @@ Mode Auto has no such order, since its choice depends on the length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
@@ -27,6 +27,8 @@ MOST_TOKENS: Final = 16_777_216
 
 GPU_COUNTS: Final = (1, 2, 4, 8, 16, 32, 64)
 """GPUs of one replica that are tried: powers of two, which widths and vocabularies divide where heads do."""
+
+_HOST_POOL: Final = "spec.kvTier.hostPool.size"
 
 _USUAL_FACTORS: Final = (2, 4, 8)
 """RoPE factors that model cards name."""
@@ -127,15 +129,17 @@ def longest_context(model: ModelFacts, node: NodeClass, target: Target, *, reque
     if best.plan is None:
         # one token fits, and not `requests` of them
         return LongestContext(model, node, target, requests, ways, None, None, positions, 0, None)
-    asked = plan(model, node, at_length(model, target, best.tokens))
-    answer = asked if isinstance(asked, Plan) and _held(asked) >= requests else best.plan
+    wish = at_length(model, target, best.tokens)
+    asked = plan_without_advice(model, node, wish)
+    sound = isinstance(asked, Plan) and _held(asked) >= requests and not _pool_fault(model, wish)
+    answer = asked if isinstance(asked, Plan) and sound else best.plan
     rope = rope_advice(model.rope, memory) if memory > positions else None
     return LongestContext(model, node, target, requests, ways, answer, None, positions, memory, rope)
 
 
 def longest_tokens(model: ModelFacts, node: NodeClass, target: Target, *, requests: int = 1) -> int:
     """The same answer as a number alone; 0 where not even one token fits."""
-    if isinstance(plan(model, node, at_length(model, target, 1)), Shortfall):
+    if isinstance(plan_without_advice(model, node, at_length(model, target, 1)), Shortfall):
         return 0
     positions = positions_of(model, target)
     return max(_longest(model, node, one, requests, low=0, high=positions) for one in _single(model, target))
@@ -192,7 +196,10 @@ def _longest(model: ModelFacts, node: NodeClass, target: Target, requests: int, 
     """The largest length from `low` (taken for granted) to `high` that fits."""
 
     def attempt(tokens: int) -> Plan | None:
-        answer = plan_without_advice(model, node, at_length(model, target, tokens))
+        wish = at_length(model, target, tokens)
+        if _pool_fault(model, wish):
+            return None
+        answer = plan_without_advice(model, node, wish)
         return answer if isinstance(answer, Plan) and _held(answer) >= requests else None
 
     if attempt(high) is not None:
@@ -250,7 +257,16 @@ def _held(answer: Plan) -> int:
     return ranks * int(answer.at_max.tier / ranks)
 
 
+def _pool_fault(model: ModelFacts, target: Target) -> str:
+    """Why the engine would refuse the host pool that was asked for: all else that `accept` judges knows no length."""
+    if target.host_pool_bytes is None:
+        return ""
+    return next((one.message for one in accept(model, target) if one.field == _HOST_POOL), "")
+
+
 def _why_not(model: ModelFacts, node: NodeClass, target: Target, requests: int) -> str:
+    if fault := _pool_fault(model, target):
+        return fault
     answer = plan_without_advice(model, node, target)
     return answer.limit.message if isinstance(answer, Shortfall) else _too_few(answer, requests)
 
@@ -317,22 +333,15 @@ def _fleet(model: ModelFacts, node: NodeClass, target: Target, requests: int) ->
     counts, reason = allowed_counts(model, node, target)
     if not counts:
         return Fleet(node, None, reason)
-    for answer in _answers(model, node, target, counts):
+    for count in counts:
+        answer = plan_without_advice(model, node, on_gpus(target, count))
         if isinstance(answer, Plan):
             if _held(answer) >= requests:
                 return Fleet(node, answer, "")
             reason = _too_few(answer, requests)
-        else:
-            reason = answer.limit.message
-            if answer.limit.resource is Resource.GPUS:
-                # no number of them helps
-                return Fleet(node, None, reason)
+            continue
+        reason = answer.limit.message
+        if answer.limit.resource is Resource.GPUS:
+            # no number of them helps
+            return Fleet(node, None, reason)
     return Fleet(node, None, f"{counts[-1]} are too few: {reason}")
-
-
-def _answers(model: ModelFacts, node: NodeClass, target: Target, counts: Sequence[int]) -> Iterator[Plan | Shortfall]:
-    for index, count in enumerate(counts):
-        wish = on_gpus(target, count)
-        quick = plan_without_advice(model, node, wish)
-        # advice costs more than all else: the whole planner is asked what the GPU cannot do at all, and for a yes
-        yield plan(model, node, wish) if index == 0 or isinstance(quick, Plan) else quick

@@ -127,12 +127,17 @@ class TestWhatIsLost:
             assert told.removesuffix(" against 16 bits") in codec.quality
 
     def test_nothing_is_lost_in_16_bits_and_no_answer_changes_with_the_tier(self) -> None:
-        assert all(one.lossless for one in losses(Mode.HISPARSE, "Bf16", GLM.attention))
-        assert not all(one.lossless for one in losses(Mode.NONE, "Fp8", LLAMA_70B.attention))
+        assert all(one.lossless for one in losses(Mode.HISPARSE, "Bf16", GLM))
+        assert not all(one.lossless for one in losses(Mode.NONE, "Fp8", LLAMA_70B))
 
     def test_fp8_of_sparse_attention_is_another_format(self) -> None:
-        assert dtype_losses("Fp8", GLM.attention) != dtype_losses("Fp8", LLAMA_70B.attention)
+        assert dtype_losses("Fp8", GLM) != dtype_losses("Fp8", LLAMA_70B)
+
+    def test_fp8_of_latent_rows_is_not_measured(self) -> None:
+        for repo in ("deepseek-ai/DeepSeek-V3", "zai-org/GLM-5.3-Flash"):
+            (one,) = dtype_losses("Fp8", model(repo))
+            assert one.what.startswith("not measured")
 
     def test_a_dtype_that_nobody_measured_says_so(self) -> None:
-        (one,) = dtype_losses("Fp2", LLAMA_70B.attention)
+        (one,) = dtype_losses("Fp2", LLAMA_70B)
         assert one.what == "not measured"

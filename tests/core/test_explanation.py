@@ -180,5 +180,12 @@ def test_a_formula_that_does_not_come_out_is_not_shown() -> None:
     assert step.value == Fraction(next(term.bytes for term in other if term.name == "CUDA graphs"))
 
 
+def test_nor_one_of_a_count_that_is_not_the_planners() -> None:
+    answer = answered(GLM, glm_target())
+    assert isinstance(answer, Plan)
+    step = named(explain(replace(answer, gpu_blocks=answer.gpu_blocks + 1)), "blocks in HBM")
+    assert (int(step.value), step.figure) == (answer.gpu_blocks + 1, None)
+
+
 def test_of_h200() -> None:
     assert explain(plan(GLM, h200(), glm_target())) == explain(answered(GLM, glm_target(), memory=2048 * GIB))

@@ -135,6 +135,15 @@ class TestTheLongestContext:
         assert lengths == sorted(lengths, reverse=True)
         assert lengths[-1] < lengths[0]
 
+    def test_a_host_pool_that_was_asked_for_ends_it(self) -> None:
+        target = glm_target(mode="HiSparse", host_pool_bytes=30 * GIB)
+        found = longest_context(GLM, h200(), target)
+        (way,) = found.ways
+        assert 0 < found.tokens < MILLION
+        assert not accept(GLM, at_length(GLM, target, found.tokens))
+        assert accept(GLM, at_length(GLM, target, found.tokens + 1))
+        assert "30Gi is below" in way.beyond
+
     def test_a_number_alone_is_the_same_number(self) -> None:
         target = Target(1, gpus=1)
         assert (

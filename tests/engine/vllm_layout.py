@@ -8,6 +8,8 @@ the engine's core process runs. test_layout_against_vllm.py writes the questions
 """
 
 # ruff: noqa: E402 - the platform has to be set before anything else of vLLM is imported
+# mypy: ignore-errors
+# (torch and vLLM are not in the project's environment)
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ import math
 import re
 import sys
 import time
+import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -80,13 +84,14 @@ from vllm.model_executor.models import ModelRegistry
 from vllm.model_executor.models.config import MODELS_CONFIG_MAP, HybridAttentionMambaModelConfig
 from vllm.model_executor.models.deepseek_v2 import DeepseekV32IndexerCache
 from vllm.platforms.interface import Platform
-from vllm.utils.torch_utils import get_dtype_size, kv_cache_dtype_str_to_dtype
+from vllm.utils.torch_utils import kv_cache_dtype_str_to_dtype
 from vllm.v1 import kv_cache_interface as interface
 from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend
 from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 from vllm.v1.attention.backends.turboquant_attn import TurboQuantAttentionBackend
 from vllm.v1.attention.backends.utils import get_supported_kv_cache_layouts, resolve_kv_cache_layout
 from vllm.v1.core import kv_cache_utils
+from vllm.v1.hisparse import layout as hisparse
 from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
 
 try:
@@ -178,6 +183,12 @@ def _hugging_face(config: Question) -> tuple[Any, Any]:
     return types.SimpleNamespace(**rest), types.SimpleNamespace(**(config.get("text_config") or rest))
 
 
+_OWN_RULES = frozenset(
+    name for name in MODELS_CONFIG_MAP if name.startswith(("DeepseekV32", "Glm", "NemotronH", "Qwen3_5"))
+)
+"""Architectures with rules of their own for the dtype of their cache or state; the other rules choose kernels."""
+
+
 def _vllm_config(question: Question) -> _Vllm:
     PLATFORM.__class__.capability = tuple(question["capability"])
     config = question["config"]
@@ -203,7 +214,8 @@ def _vllm_config(question: Question) -> _Vllm:
         total_kv_heads=full["kv_heads"] if full else 1,
         head_size=latent["rank"] + latent["rope_dim"] if latent else (full["key_dim"] if full else 0),
     )
-    cache_dtype = "auto" if question["dtype"] == "bfloat16" else question["dtype"]
+    # 16 bits are asked for by name: "auto" means fp8 for some models on some GPUs
+    cache_dtype = "auto" if question["kv_width"] == 4 and question["dtype"] == "bfloat16" else question["dtype"]
     cache = types.SimpleNamespace(
         cache_dtype=cache_dtype,
         block_size=question["block_size"] or 16,
@@ -215,6 +227,7 @@ def _vllm_config(question: Question) -> _Vllm:
         mamba_cache_dtype="auto",
         mamba_ssm_cache_dtype="auto",
         use_replayssm=False,
+        use_kda_recoverssm=False,
         prefix_match_unit=None,
         skip_page_size_padded=None,
         kv_cache_dtype_skip_layers=[],
@@ -231,6 +244,7 @@ def _vllm_config(question: Question) -> _Vllm:
         world_size=question["tensor"] * question["pipeline"],
         distributed_executor_backend="mp",
         nnodes_within_dp=1,
+        set_dcp_defaults=lambda **_: None,
     )
     scheduler = types.SimpleNamespace(
         max_num_batched_tokens=question["batched"],
@@ -248,7 +262,10 @@ def _vllm_config(question: Question) -> _Vllm:
         speculative_config=speculative,
         diffusion_config=None,
         attention_config=types.SimpleNamespace(
-            hisparse_config=None, flash_attn_version=None, backend=None, use_trtllm_attention=None
+            hisparse_config=_hisparse_config(question),
+            flash_attn_version=None,
+            backend=None,
+            use_trtllm_attention=None,
         ),
         compilation_config=types.SimpleNamespace(static_forward_context={}),
         device_config=types.SimpleNamespace(device_type="cuda"),
@@ -258,12 +275,20 @@ def _vllm_config(question: Question) -> _Vllm:
     )
     if has_states:
         HybridAttentionMambaModelConfig.verify_and_update_config(vllm_config)
-    if own := MODELS_CONFIG_MAP.get(architecture):
-        with contextlib.suppress(AttributeError):
-            own.verify_and_update_config(vllm_config)
+    if architecture in _OWN_RULES:
+        MODELS_CONFIG_MAP[architecture].verify_and_update_config(vllm_config)
     if cache_dtype.startswith("turboquant_"):
         cache.kv_cache_dtype_skip_layers = sorted(TurboQuantConfig.get_boundary_skip_layers(model))
+    if vllm_config.attention_config.hisparse_config is not None:
+        # what the connector asks for
+        cache.kv_cache_layout = "BLHNC"
     return vllm_config
+
+
+def _hisparse_config(question: Question) -> types.SimpleNamespace | None:
+    if question["ask"] != "hisparse_pools":
+        return None
+    return types.SimpleNamespace(device_buffer_size=question["device_buffer"], eager_host_mirror=True)
 
 
 # --- layers ------------------------------------------------------------------------------------------------------------
@@ -402,8 +427,7 @@ class _Maker:
         folder = "vllm.models.glm5next.common.attention"
         keys, tail = _module(folder, "Glm5NextIndexerCache"), _module(folder, "Glm5NextTailCache")
         yield "self_attn.indexer.k_cache", _bare(keys, head_dim=width, dtype=torch.uint8, **common)
-        if self.question["tails"]:
-            yield "self_attn.indexer.tail", _bare(tail, head_dim=cache["head_dim"], dtype=torch.bfloat16, **common)
+        yield "self_attn.indexer.tail", _bare(tail, head_dim=cache["head_dim"], dtype=torch.bfloat16, **common)
 
     def _state(self) -> Any:
         """A recurrent layer of the class that the architecture has; its shapes are those that its model class gives."""
@@ -500,10 +524,9 @@ def _build(question: Question) -> tuple[_Vllm, list[dict[str, Any]]]:
         Platform.update_block_size_for_backend(vllm_config)
     context = vllm_config.compilation_config.static_forward_context
     ranks = question["pipeline"]
-    split = question.get("split")
     workers = []
     for rank in range(ranks):
-        first, last = (sum(split[:rank]), sum(split[: rank + 1])) if split else get_pp_indices(len(names), rank, ranks)
+        first, last = get_pp_indices(len(names), rank, ranks)
         here = [name for layer in names[first:last] for name in layer]
         if rank == ranks - 1:
             here += [name for layer in drafts for name in layer]
@@ -569,10 +592,6 @@ def plain(question: Question) -> dict[str, Any]:
         budgets = [_fit(vllm_config, workers, per_worker, budget) for budget in _budgets(question, needed, blocks_of)]
         plans.append({"tokens": length, "needed": max(needed), "budgets": budgets})
     return {
-        "block_size": vllm_config.cache_config.block_size,
-        "state_page": vllm_config.cache_config.mamba_page_size_padded,
-        "states": vllm_config.cache_config.mamba_cache_mode,
-        "layout": vllm_config.cache_config.kv_cache_layout,
         "block_bytes": blocks_of,
         "workers": [[_group(group) for group in groups] for groups in per_worker],
         "plans": plans,
@@ -587,28 +606,92 @@ def _budgets(question: Question, needed: list[int], blocks_of: list[int]) -> lis
 
 
 def _fit(vllm_config: _Vllm, workers: list[dict[str, Any]], per_worker: list[list[Any]], budget: int) -> dict[str, Any]:
-    builder = _builder(vllm_config)
-    longest = min(
-        planning._estimate_max_model_len_from_groups(
-            *builder, vllm_config, groups, budget - _pool_bytes(vllm_config, groups)
-        )
-        for groups in per_worker
-        if groups
-    )
-    answer: dict[str, Any] = {"budget": budget, "longest": longest}
+    answer: dict[str, Any] = {"budget": budget}
     try:
         configs = _plan(vllm_config, workers, budget)
     except ValueError as error:
         found = re.search(r"estimated maximum model length is (\d+)", str(error))
-        return {**answer, "starts": False, "estimate": int(found[1]) if found else 0}
+        longest = _longest(vllm_config, per_worker, budget)
+        return {**answer, "starts": False, "longest": longest, "estimate": int(found[1]) if found else 0}
     scheduler = kv_cache_utils.generate_scheduler_kv_cache_config(configs)
     tokens, concurrency = kv_cache_utils.get_kv_cache_capacity(vllm_config, scheduler)
     return {**answer, "starts": True, "blocks": scheduler.num_blocks, "concurrency": concurrency, "logged": tokens}
 
 
+def _longest(vllm_config: _Vllm, per_worker: list[list[Any]], budget: int) -> int:
+    """The longest request that the pools of all workers hold, beside the null block."""
+    return min(
+        planning._estimate_max_model_len_from_groups(
+            *_builder(vllm_config), vllm_config, groups, budget - _pool_bytes(vllm_config, groups)
+        )
+        for groups in per_worker
+        if groups
+    )
+
+
 def hisparse_pools(question: Question) -> dict[str, Any]:
-    """GPU and host pool under HiSparse."""
-    raise NotImplementedError
+    """GPU and host pool under HiSparse, for pools that just hold one request and for larger ones."""
+    with _as_cuda():
+        vllm_config, (worker,) = _build(question)
+        (groups,) = _hisparse_groups(vllm_config, worker)
+        block = _pool_bytes(vllm_config, groups)
+        config = hisparse.create_hisparse_layout(vllm_config, groups, 1 << 60)
+        hot = [one.kv_cache_spec for one in groups if isinstance(one.kv_cache_spec, interface.HiSparseHotSpec)]
+        plans = []
+        for length in question["lengths"]:
+            vllm_config.model_config.max_model_len = length
+            needed = planning._max_memory_usage_bytes_from_groups(*_builder(vllm_config), vllm_config, groups)
+            fits = [
+                _hisparse_fit(vllm_config, worker, needed + block + gpu, config.host_block_stride * blocks)
+                for gpu, blocks in _pools(question, length, block)
+            ]
+            plans.append({"tokens": length, "needed": needed, "fits": fits})
+    return {
+        "gpu_block_bytes": block,
+        "host_block_bytes": config.host_block_stride,
+        "shared": config.shared_host_pool,
+        "groups": len(hot),
+        "hot_blocks": sorted({spec.blocks_per_request for spec in hot}),
+        "plans": plans,
+    }
+
+
+def _hisparse_groups(vllm_config: _Vllm, worker: dict[str, Any]) -> list[list[Any]]:
+    if planning is kv_cache_utils:
+        groups = planning.get_kv_cache_groups(vllm_config, dict(worker))
+    else:
+        groups = planning.get_global_kv_cache_groups(vllm_config, [dict(worker)])
+    return [groups]
+
+
+def _pools(question: Question, length: int, block: int) -> Iterator[tuple[int, int]]:
+    """(GPU bytes beside what one request needs, host blocks): the edges of both pools, and some larger ones."""
+    least = -(-length // 64) + 2
+    yield from ((0, least), (-1, least), (0, least - 1))
+    for share in question["shares"]:
+        yield int(share * least) * block, int((1 + share) * least)
+
+
+def _hisparse_fit(vllm_config: _Vllm, worker: dict[str, Any], gpu_bytes: int, host_bytes: int) -> dict[str, Any]:
+    extra = {"host_pool_gib": host_bytes / 2**30}
+    vllm_config.kv_transfer_config = types.SimpleNamespace(
+        kv_connector="HiSparseConnector", kv_connector_extra_config=extra
+    )
+    answer: dict[str, Any] = {"gpu_bytes": gpu_bytes, "host_bytes": host_bytes}
+    try:
+        (config,) = _plan(vllm_config, [worker], gpu_bytes)
+    except ValueError as error:
+        return {**answer, "starts": False, "why": str(error)[:200]}
+    tokens, concurrency = kv_cache_utils.get_kv_cache_capacity(vllm_config, config)
+    return {
+        **answer,
+        "starts": True,
+        "gpu_blocks": config.num_blocks,
+        "host_blocks": config.hisparse_host_num_blocks,
+        "admission": concurrency,
+        "logged": tokens,
+        "steady": hisparse.get_hisparse_steady_state_concurrency(vllm_config, config),
+    }
 
 
 def pipeline(question: Question) -> dict[str, Any]:
@@ -634,21 +717,13 @@ def state(question: Question) -> dict[str, Any]:
     return {"bytes": sum(math.prod(shape) * width for shape, width in zip(shapes, widths, strict=True))}
 
 
-def model_state(question: Question) -> dict[str, Any]:
-    """Bytes of one state of an architecture, by its model class."""
-    shapes, dtypes = _Maker(question, _vllm_config(question)).shapes_and_dtypes()
-    return {"bytes": sum(math.prod(shape) * get_dtype_size(dtype) for shape, dtype in zip(shapes, dtypes, strict=True))}
-
-
-_ASKED = {one.__name__: one for one in (plain, hisparse_pools, pipeline, turboquant, state, model_state)}
+_ASKED = {one.__name__: one for one in (plain, hisparse_pools, pipeline, turboquant, state)}
 
 
 def _answer(question: Question) -> dict[str, Any]:
     try:
         return {"id": question["id"], **_ASKED[question["ask"]](question)}
     except Exception as error:  # noqa: BLE001 - what vLLM refuses is an answer too
-        import traceback
-
         return {
             "id": question["id"],
             "error": f"{type(error).__name__}: {error}",
@@ -660,8 +735,6 @@ def main(asked: str, answered: str) -> None:
     """Answer every question of a file."""
     began = time.monotonic()
     answers = [_answer(question) for question in json.loads(Path(asked).read_text())]
-    from importlib.metadata import version
-
     Path(answered).write_text(
         json.dumps({"vllm": version("vllm"), "seconds": round(time.monotonic() - began, 1), "answers": answers})
     )

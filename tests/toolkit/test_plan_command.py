@@ -163,7 +163,9 @@ def test_answers(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], cod
             ("plan", "-m", "GML-5.3", "--context", "8K", "--gpus", "1"), "did you mean GLM-5.3?", id="a near model"
         ),
         pytest.param(
-            ("plan", "-m", "nothing-like-it", "--context", "8K", "--gpus", "1"), "known: GLM-5.3", id="no such model"
+            ("plan", "-m", "nothing-like-it", "--context", "8K", "--gpus", "1"),
+            "hisparse models lists the",
+            id="no such model",
         ),
         pytest.param(
             ("plan", "-m", "./no/config.json"), "--model: ./no/config.json does not exist", id="no such config"

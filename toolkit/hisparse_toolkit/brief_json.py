@@ -29,7 +29,7 @@ def plan_json(plan: Plan) -> Mapping[str, Any]:
 
 def losses_json(plan: Plan) -> list[Mapping[str, Any]]:
     """What a plan loses, and who says so."""
-    found = losses(plan.mode, plan.kv_dtype, plan.model.attention)
+    found = losses(plan.mode, plan.kv_dtype, plan.model)
     return [{"what": one.what, "lossless": one.lossless, "source": one.source} for one in found]
 
 

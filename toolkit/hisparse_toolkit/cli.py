@@ -516,6 +516,28 @@ def flags(
     return run_flags(Question(tuple(words or ()), file, engine_version), as_json=as_json)
 
 
+_MODELS_HELP: Final = """List the models that can be named without their config.json.
+
+[bold]Examples[/bold]
+
+  hisparse models
+
+  hisparse models qwen3
+"""
+
+
+@app.command(cls=_Command, help=_MODELS_HELP, epilog=_EPILOG)
+def models(
+    *,
+    word: Annotated[str | None, typer.Argument(metavar="NAME", help="Only those with this in their name.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print hisparse.dev/models/v1 instead.")] = False,
+) -> int:
+    """Options in, exit code out."""
+    from hisparse_toolkit.models_command import run_models  # noqa: PLC0415
+
+    return run_models(word, as_json=as_json)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; what goes wrong is one line on stderr."""
     words = sys.argv[1:] if arguments is None else list(arguments)

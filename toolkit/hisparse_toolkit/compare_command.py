@@ -17,7 +17,7 @@ from hisparse.spec import KvCacheDtype
 from hisparse.units import format_bytes
 from hisparse_toolkit.answering import Answer, Canvas, say
 from hisparse_toolkit.brief_json import scaling_json
-from hisparse_toolkit.manifest import Manifest, read_manifest
+from hisparse_toolkit.manifest import read_manifest
 from hisparse_toolkit.open_question import Scaled, scaled
 from hisparse_toolkit.plan_json import request_json
 from hisparse_toolkit.problems import BadInputError, ExitCode, Problem, bad
@@ -54,7 +54,7 @@ def _ask(file: str | None, options: Options, others: Others) -> Answer:
             question.nodes[0],
             question.target,
             dtypes=_DTYPES,
-            models=[_model(name, manifest, options) for name in beside if name is not None],
+            models=[_model(name, options) for name in beside if name is not None],
             nodes=_nodes(others.gpu_kinds, question.nodes[0]),
         )
     )
@@ -78,7 +78,7 @@ def _words(option: str, text: str | None) -> list[str | None]:
     return list(names)
 
 
-def _model(name: str, manifest: Manifest | None, options: Options) -> ModelFacts:
+def _model(name: str, options: Options) -> ModelFacts:
     """The facts of another model; its own length and GPUs are judged in its row, not here."""
     short = replace(
         options,
@@ -98,7 +98,6 @@ def _model(name: str, manifest: Manifest | None, options: Options) -> ModelFacts
         expert=None,
         host_pool=None,
     )
-    del manifest
     try:
         return question_of(None, short).model
     except BadInputError as error:

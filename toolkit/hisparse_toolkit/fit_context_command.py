@@ -98,7 +98,7 @@ def _facts(found: LongestContext, plan: Plan) -> list[tuple[str, str]]:
             f"{format_bytes(plan.kv_budget)} of HBM for KV on each GPU, {format_bytes(plan.host.pod)} of host memory",
         ),
     ]
-    accuracy = dtype_losses(plan.kv_dtype, plan.model.attention)
+    accuracy = dtype_losses(plan.kv_dtype, plan.model)
     facts.append(("accuracy", "; ".join(one.what for one in accuracy)))
     facts.append(("tier costs", "; ".join(one.what for one in OF_MODE[plan.mode])))
     return facts

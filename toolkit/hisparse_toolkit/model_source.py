@@ -92,11 +92,10 @@ def named_source(name: str) -> dict[str, Any]:
     if "/" not in name:
         near = near_model(name)
         hint = f"; did you mean {last_part(near)}?" if near else ""
-        known = ", ".join(last_part(one.repo) for one in catalogue.ENTRIES)
         raise bad(
             "--model",
-            f'"{name}" is not in the catalogue{hint} (known: {known}; '
-            "any public model as owner/name; any other as the path of its config.json)",
+            f'"{name}" is not in the catalogue{hint} (hisparse models lists the {len(catalogue.ENTRIES)} that are; any '
+            "public model as owner/name; any other as the path of its config.json)",
         )
     return {"huggingFace": {"repo": name}}
 

@@ -64,6 +64,8 @@ def model_json(model: ModelFacts) -> _Json:
         "layers": model.layers,
         "indexerLayers": len(model.indexer.layers) if model.indexer else 0,
         "maxPositions": model.max_positions,
+        "parameters": model.parameters,
+        "activeParameters": model.active_parameters,
         "weightBytes": model.weight_bytes,
         "weightSource": model.weight_source,
     }
@@ -87,6 +89,9 @@ def request_json(target: Target) -> _Json:
         "tensor": target.tp,
         "data": target.data,
         "pipeline": target.pipeline,
+        "decodeContext": target.decode_context,
+        "draftTokens": target.draft_tokens,
+        "kvBytes": target.kv_bytes,
         "mode": target.mode,
         "kvCacheDtype": target.kv_dtype,
         "gpuMemoryUtilizationPercent": target.utilization_percent,
@@ -109,6 +114,19 @@ def _plan(question: Question, plan: Plan, *, in_cluster: bool) -> _Json:
             "blockTokens": plan.plain.block_tokens,
             "blockBytes": plan.plain.block_bytes,
             "tokenBytes": plan.plain.token_bytes,
+            "requestBytes": plan.plain.request_bytes(plan.target.max_tokens),
+            "groups": [
+                {
+                    "reach": group.reach.value,
+                    "layers": group.layers,
+                    "padding": group.padding,
+                    "blockTokens": group.block_tokens,
+                    "bytes": group.bytes,
+                    "tokens": group.tokens,
+                    "states": group.states,
+                }
+                for group in plan.plain.groups
+            ],
         },
         "tierLayout": _tier(plan),
         "host": {

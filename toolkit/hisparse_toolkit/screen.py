@@ -178,6 +178,8 @@ def _requests(question: Question, plan: Plan) -> list[tuple[str, str]]:
 
 def _token(plan: Plan) -> str:
     text = f"{plan.plain.token_bytes:,} B on each GPU in plain KV"
+    if not plan.plain.is_uniform:
+        text += ", once a request is long: windows and states do not grow"
     if plan.tiered is None:
         return text
     host = Fraction(plan.tiered.host_block_bytes, plan.tiered.block_tokens)

@@ -38,17 +38,22 @@ ENTRIES: tuple[Entry, ...] = (
     *shapes.ENTRIES,
 )
 
+_USUAL_ENDINGS = ("-instruct", "-it", "-chat")
+"""What people leave out of a name: the tuned model is meant, and the base has the same shape."""
+
 _BY_NAME = {name.lower(): entry for entry in ENTRIES for name in (entry.repo, *entry.aliases)}
 
 
 def lookup(name: str) -> Entry | None:
-    """The entry of a repo; the organisation may be left out, case does not matter."""
+    """The entry of a repo; the organisation and a usual ending may be left out, case does not matter."""
     wanted = name.lower()
     if wanted in _BY_NAME:
         return _BY_NAME[wanted]
     if "/" in wanted:
         return None
-    return next((entry for known, entry in _BY_NAME.items() if known.rsplit("/", 1)[-1] == wanted), None)
+    last_parts = {known.rsplit("/", 1)[-1]: entry for known, entry in reversed(_BY_NAME.items())}
+    spelled = (wanted, *(wanted + ending for ending in _USUAL_ENDINGS))
+    return next((last_parts[one] for one in spelled if one in last_parts), None)
 
 
 def suggest(name: str) -> str | None:
