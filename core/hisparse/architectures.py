@@ -23,6 +23,7 @@ from hisparse.layers import (
     LayerCaches,
     RecurrentState,
     SlidingWindow,
+    StateExport,
 )
 
 
@@ -276,11 +277,11 @@ def indexer_layers(fields: ConfigFields, layers: int) -> tuple[int, ...]:
 # --- recurrent states beside attention -------------------------------------------------------------------------------
 
 
-def _state_width(fields: ConfigFields, *keys: str) -> int:
-    """Bytes of one element of the recurrence: a dtype of its own in the config, else the model's."""
-    named = next((value for key in keys if isinstance(value := fields.get(key), str)), None)
-    if named is None:
-        return 2
+def _state_width(fields: ConfigFields, key: str, *, default: int = 2) -> int:
+    """Bytes of one element of the recurrence: a dtype of its own in the config, else the default."""
+    named = fields.get(key)
+    if not isinstance(named, str):
+        return default
     return 4 if named.removeprefix("torch.") == "float32" else 2
 
 
@@ -297,6 +298,7 @@ def _delta_net(fields: ConfigFields) -> RecurrentState:
         rows=value_dim,
         columns=key_dim,
         width=_state_width(fields, "mamba_ssm_dtype"),
+        export=StateExport.DELTA_NET,
     )
 
 
@@ -339,7 +341,8 @@ def _nemotron(fields: ConfigFields) -> Anatomy:
             dim=dim,
             keys=("ssm_state_size", "n_groups", "conv_kernel"),
         ),
-        width=_state_width(fields, "mamba_ssm_cache_dtype"),
+        # NemotronHForCausalLMConfig: float32 unless the config says otherwise
+        width=_state_width(fields, "mamba_ssm_cache_dtype", default=4),
     )
     letters = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
     pattern = fields.get("hybrid_override_pattern")
@@ -358,6 +361,7 @@ def _mamba2(fields: ConfigFields, *, inner: int, heads: int, dim: int, keys: tup
         heads=heads,
         rows=dim,
         columns=state,
+        export=StateExport.MAMBA2,
     )
 
 
@@ -481,6 +485,7 @@ def _glm_flash(fields: ConfigFields) -> Anatomy:
             fields.whole("linear_head_dim", least=1),
             fields.whole("linear_conv_kernel_dim", default=4, least=1),
         )
+    state = replace(state, export=StateExport.FLASH_KDA)
     latent = _latent(fields)
     keys = IndexerKeys(fields.number("index_head_dim", "indexHeadDim"), fields.whole("index_kpool", default=1, least=1))
     kinds = fields.names("layer_types") or ()

@@ -7,6 +7,7 @@ two (a sparse-attention layer has its latent rows and its indexer's keys; a Falc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,15 @@ class IndexerKeys:
     pool: int = 1
 
 
+class StateExport(StrEnum):
+    """Which kernel can export a state from inside a prefill, which costs a request one state more."""
+
+    NEVER = "never"
+    MAMBA2 = "Mamba2"
+    FLASH_KDA = "FlashKDA"
+    DELTA_NET = "gated delta net"
+
+
 @dataclass(frozen=True)
 class RecurrentState:
     """A state of fixed size per request, whatever its length: short convolution, Mamba, gated delta net and the like.
@@ -61,6 +71,7 @@ class RecurrentState:
     The convolution keeps `conv_taps` earlier values of `conv_channels` + 2 x `groups` x `group_channels` channels, in
     the model's dtype unless conv_width (bytes) says otherwise; the recurrence keeps heads x rows x columns values of
     `width` bytes. Both are divided over tensor-parallel ranks. speculative_taps: every drafted token adds one tap.
+    export says which kernel computes it, as far as that decides how many states a request keeps.
     """
 
     conv_channels: int = 0
@@ -73,6 +84,7 @@ class RecurrentState:
     columns: int = 0
     width: int = 2
     speculative_taps: bool = True
+    export: StateExport = StateExport.NEVER
 
 
 Cache = FullAttention | SlidingWindow | ChunkedAttention | Latent | IndexerKeys | RecurrentState

@@ -28,6 +28,7 @@ from hisparse.layers import (
     LayerCaches,
     RecurrentState,
     SlidingWindow,
+    StateExport,
 )
 from hisparse.model import ModelFacts
 from hisparse.pipeline import pipeline_split
@@ -52,18 +53,6 @@ _HYBRID_MLA_STEP: Final = 128
 _DELTA_NET_STEP: Final = 64
 _CHECKPOINT_DIM: Final = 128
 _CHECKPOINT_CAPABILITIES: Final = (9, 10, 12)
-_DELTA_NETS: Final = frozenset(
-    {
-        "Qwen3NextForCausalLM",
-        "Qwen3_5ForCausalLM",
-        "Qwen3_5ForConditionalGeneration",
-        "Qwen3_5MoeForCausalLM",
-        "Qwen3_5MoeForConditionalGeneration",
-    }
-)
-_GATED_KDA: Final = frozenset({"Glm5NextForCausalLM", "Glm5NextForConditionalGeneration"})
-"""Architectures whose recurrent layers can export a state from inside a prefill, beside those with Mamba2."""
-
 _TRTLLM_ROWS: Final = 32
 _BF16: Final = 2
 _SKIPPED_ENDS: Final = 2
@@ -360,16 +349,22 @@ class _Shape:
     def _checkpoints(self) -> int:
         """States that a prefill exports on its way, where the kernel of the recurrence can."""
         states = [cache for layer in self.model.caches for cache in layer if isinstance(cache, RecurrentState)]
-        if any(state.groups for state in states):
+        exports = {state.export for state in states}
+        if StateExport.MAMBA2 in exports:
             return 1 if self.rules.checkpoint_states else 0
         generation = self.gpu.capability[0]
         if generation not in _CHECKPOINT_CAPABILITIES:
             return 0
         wide = all(state.columns == _CHECKPOINT_DIM for state in states)
-        if self.model.architecture in _GATED_KDA:
+        if StateExport.FLASH_KDA in exports:
             return 1 if self.rules.checkpoint_states and wide and self.model.kv_width == _BF16 else 0
-        delta_net = self.rules.delta_net_checkpoints and self.model.architecture in _DELTA_NETS
+        delta_net = self.rules.delta_net_checkpoints and StateExport.DELTA_NET in exports
         return 1 if delta_net and (wide or generation == 9) else 0  # noqa: PLR2004 - compute capability 9.0
+
+    @property
+    def _is_delta_net(self) -> bool:
+        layers = self.model.caches
+        return any(isinstance(one, RecurrentState) and one.export is StateExport.DELTA_NET for x in layers for one in x)
 
     def _aligned(self, block: int) -> tuple[int, int]:
         """(block size, bytes that states are padded to): attention pages of hybrids are as large as their states."""
@@ -383,7 +378,7 @@ class _Shape:
         if not states or not rows or not max(states):
             return block, 0
         step = max(block, _HYBRID_MLA_STEP) if any(isinstance(cache, Latent) for cache in caches) else block
-        if self.caching and self.model.architecture in _DELTA_NETS and self._checkpoints:
+        if self.caching and self._checkpoints and self._is_delta_net:
             step = lcm(step, _DELTA_NET_STEP)
         row = rows[0]
         block = max(block, step * cdiv(max(states), step * row))

@@ -158,10 +158,10 @@ def test_bytes_of_one_token(dtype: str, expected: int) -> None:
 
 
 def test_turboquant_keeps_the_ends_of_a_dense_model() -> None:
-    """Four of 32 layers stay in 16 bits, in pages as large as the others'."""
+    """Four of 32 layers stay in 16 bits; all share one table with blocks of 32 tokens."""
     got = kv_layout(LLAMA_8B, "TurboQuant3BitNc", H200)
-    assert sorted(g.layers for g in got.groups) == [4] * 8
-    assert len({g.bytes for g in got.groups}) == 1
+    assert [(g.layers, g.block_tokens) for g in got.groups] == [(32, 32)]
+    assert got.block_bytes == 32 * (4 * 4096 + 28 * 8 * (48 + 2 + 48 + 4))
 
 
 def test_latent_rows_are_whole_on_every_rank() -> None:
