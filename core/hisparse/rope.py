@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Final
@@ -82,7 +82,7 @@ class RopeParameters:
     factor: Fraction | None
     original_positions: int | None
     theta: int | float | None
-    carried: Mapping[str, Any]
+    carried: Mapping[str, Any] = field(hash=False)
 
     @property
     def stretches(self) -> bool:
@@ -116,7 +116,7 @@ class RopeFacts:
 
     model_type: str
     positions: int
-    lengths: Mapping[str, int]
+    lengths: Mapping[str, int] = field(hash=False)
     parameters: tuple[RopeParameters, ...]
     layer_types: tuple[str, ...]
     nested: bool

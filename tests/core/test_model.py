@@ -221,3 +221,11 @@ def test_which_models_need_the_hub() -> None:
 def test_served_names() -> None:
     assert served_name(ModelSpec(hugging_face=HuggingFaceSource(repo="zai-org/GLM-5.3-FP8"))) == "GLM-5.3-FP8"
     assert served_name(ModelSpec(pvc=PvcSource(claim_name="weights", path="models/mine/"))) == "mine"
+
+
+@pytest.mark.parametrize("entry", [pytest.param(one, id=one.repo) for one in catalogue.ENTRIES])
+def test_facts_are_values(entry: catalogue.Entry) -> None:
+    """Equal where they were read twice, and hashable: plans are compared and kept by them."""
+    first, second = (read_config(entry.config, name=entry.repo, weight_bytes=entry.weight_bytes) for _ in range(2))
+    assert first == second
+    assert hash(first) == hash(second)

@@ -31,7 +31,7 @@ ZONE_A = {
         pytest.param(node("n", gpus=0), {}, "NoGPUs", id="a node without GPUs"),
         pytest.param(node("n", gpus=4), {}, "TooFewGPUs", id="too few GPUs"),
         pytest.param(node("n", product=None), {}, "NoProductLabel", id="nobody says which GPU"),
-        pytest.param(node("n", product="Tesla-T4"), {}, "UnknownProduct", id="a GPU that we know nothing of"),
+        pytest.param(node("n", product="Tesla-K80"), {}, "UnknownProduct", id="a GPU that we know nothing of"),
         pytest.param(node("n"), {"products": ("NVIDIA-L40S",)}, "ProductNotListed", id="another product was named"),
         pytest.param(node("n", unschedulable=True), {}, "Cordoned", id="cordoned"),
         pytest.param(node("n", taints=[TAINT]), {}, "TaintNotTolerated", id="somebody else's taint"),
