@@ -13,7 +13,6 @@ GEN5_X16_BYTES_PER_SECOND: Final = 55_200_000_000
 """Pinned host-to-device copy, one way, measured on an H200: 55.2 GB/s of the 63.0 GB/s of PCIe gen5 x16."""
 
 GEN4_X16_BYTES_PER_SECOND: Final = GEN5_X16_BYTES_PER_SECOND // 2
-GEN3_X16_BYTES_PER_SECOND: Final = GEN5_X16_BYTES_PER_SECOND // 4
 
 
 @dataclass(frozen=True)
@@ -272,19 +271,6 @@ GPUS: tuple[Gpu, ...] = (
         products=("NVIDIA-A10G",),
         source="21.98 GiB in a public log of a g5.12xlarge (22.06 in other PyTorch device properties); rates: data "
         "sheet of the A10G; host copies estimated, PCIe gen4 x16",
-    ),
-    Gpu(
-        name="t4",
-        memory_bytes=_gib(14_56),
-        capability=(7, 5),
-        hbm_bytes_per_second=320_000_000_000,
-        bf16_flops=65_000_000_000_000,
-        fp8_flops=None,
-        host_bytes_per_second=GEN3_X16_BYTES_PER_SECOND,
-        nvlink_bytes_per_second=0,
-        products=("Tesla-T4",),
-        source="14.56 GiB in a public log (Zheng-Chong/CatVTON issue 133); rates: data sheet; the card has no BF16: "
-        "the rate is that of FP16; host copies estimated, PCIe gen3 x16",
     ),
 )
 

@@ -26,10 +26,17 @@ SMALL_BATCHED_TOKENS = 2048
 MAX_REQUESTS = 256
 """What max_num_seqs is set to at most; the engine's own default is 1024 on large cards."""
 
-_USUAL_VOCABULARY = 151_936
-_ACTIVATION_WIDTH = 2
-_HIDDEN_COPIES = 6
-_FLOAT32 = 4
+USUAL_VOCABULARY = 151_936
+ACTIVATION_WIDTH = 2
+HIDDEN_COPIES = 6
+EIGHT_BIT_ROUTED_COPIES = 2
+FLOAT32 = 4
+WORKSPACE = 42 * GIB // 10
+NON_TORCH_ALONE = GIB // 4
+NON_TORCH_RANKS = 9 * GIB // 4
+GRAPHS = 8 * GIB // 10
+
+_HOPPER = 9
 
 
 def kv_budget(
@@ -44,27 +51,36 @@ def default_batched_tokens(gpu: Gpu) -> int:
     return BATCHED_TOKENS if gpu.memory_bytes >= LARGE_CARD else SMALL_BATCHED_TOKENS
 
 
-def activation_bytes(model: ModelFacts, *, tensor: int, batched_tokens: int, requests: int, rules: Accounting) -> int:
+def most_sequences(target: Target) -> int:
+    """The largest max_num_seqs that a plan may end with on one data-parallel rank: what the profile run samples."""
+    return MAX_REQUESTS if target.max_requests is None else cdiv(target.max_requests, target.data)
+
+
+def activation_bytes(
+    model: ModelFacts, gpu: Gpu, *, tensor: int, batched_tokens: int, requests: int, rules: Accounting
+) -> int:
     """Peak activation in the engine's profile run: the larger of one forward pass and one round of sampling."""
-    forward = _forward_bytes(model, tensor=tensor, tokens=batched_tokens)
-    return max(forward, sampling_bytes(model.vocabulary or _USUAL_VOCABULARY, requests, rules))
+    forward = forward_bytes(model, gpu, tensor=tensor, tokens=batched_tokens)
+    return max(forward, sampling_bytes(model.vocabulary or USUAL_VOCABULARY, requests, rules))
 
 
-def _forward_bytes(model: ModelFacts, *, tensor: int, tokens: int) -> int:
-    """One forward pass, from the widest layer: residual, norms and attention, and an MLP or the experts of a token."""
+def forward_bytes(model: ModelFacts, gpu: Gpu, *, tensor: int, tokens: int) -> int:
+    """One forward pass, from the widest layer: residual, norms and attention, and an MLP or the experts of a token.
+
+    A count of the tensors that are alive at once, not a rule of the engine. Few logs show it, since sampling is larger
+    on most: DeepSeek-R1 and V3.2 on H200 imply 3.9 GiB at 8192 tokens where this says 2.6, GLM-5 on H200 at most 2.2
+    where this says 2.3. Experts in 8 bits on Hopper keep their tokens twice, regrouped by expert.
+    """
     dense = cdiv(3 * model.dense_width, tensor)
     routed = model.experts_per_token * (model.hidden_size + cdiv(3 * model.expert_width, tensor))
-    return tokens * _ACTIVATION_WIDTH * (_HIDDEN_COPIES * model.hidden_size + max(dense, routed))
+    if model.weight_width == 1 and gpu.capability[0] == _HOPPER:
+        routed *= EIGHT_BIT_ROUTED_COPIES
+    return tokens * ACTIVATION_WIDTH * (HIDDEN_COPIES * model.hidden_size + max(dense, routed))
 
 
 def sampling_bytes(vocabulary: int, requests: int, rules: Accounting) -> int:
-    """Logits of max_num_seqs requests in float32 and what sampling makes of them.
-
-    9.6 copies in six logs of vLLM 0.10 and 0.11 (1.39 to 7.38 GiB, each within 3 %); about 4 in later releases (two
-    logs of 0.26 and of May 2026, an upper bound for a third).
-    """
-    copies = Fraction(4) if rules.tokens_by_concurrency else Fraction(48, 5)
-    return int(copies * requests * vocabulary * _FLOAT32)
+    """Logits of max_num_seqs requests in float32 and what sampling makes of them (Accounting.sampling_copies)."""
+    return int(rules.sampling_copies * requests * vocabulary * FLOAT32)
 
 
 def prefill_workspace_bytes(model: ModelFacts, batched_tokens: int) -> int:
@@ -75,11 +91,14 @@ def prefill_workspace_bytes(model: ModelFacts, batched_tokens: int) -> int:
     """
     if model.attention is not Attention.DSA:
         return 0
-    return 42 * GIB * batched_tokens // (10 * BATCHED_TOKENS)
+    return WORKSPACE * batched_tokens // BATCHED_TOKENS
 
 
 def position_table_bytes(model: ModelFacts, max_tokens: int) -> int:
-    """HBM per token of max_model_len outside the KV budget: 1.8-2.2 KiB for sparse MLA (2 GiB at 1M)."""
+    """HBM that the engine counts as the model's and that grows with max_model_len.
+
+    1.8-2.2 KiB per token for sparse MLA, measured (2 GiB at 1M); one table of rotations for the rest.
+    """
     if model.attention is Attention.DSA:
         return 2048 * max_tokens
     width = model.latent.rope_dim if model.latent else model.head_dim
@@ -87,13 +106,16 @@ def position_table_bytes(model: ModelFacts, max_tokens: int) -> int:
 
 
 def non_torch_bytes(world: int) -> int:
-    """CUDA context and NCCL: 0.13-0.25 GiB alone, 0.21 to 1.4 GiB with several ranks, in public logs."""
-    return GIB // 4 if world == 1 else 14 * GIB // 10
+    """CUDA context and NCCL: 0.13-0.25 GiB alone, 2.0 to 2.5 GiB with several ranks in logs since vLLM 0.18.
+
+    Before, 0.5 to 1.4 GiB with several ranks.
+    """
+    return NON_TORCH_ALONE if world == 1 else NON_TORCH_RANKS
 
 
 def graph_bytes() -> int:
     """CUDA graphs: 0.4-0.8 GiB in the logs at hand."""
-    return 8 * GIB // 10
+    return GRAPHS
 
 
 def hbm_terms(model: ModelFacts, node: NodeClass, target: Target, batched: int) -> tuple[tuple[Term, ...], int]:
@@ -103,7 +125,7 @@ def hbm_terms(model: ModelFacts, node: NodeClass, target: Target, batched: int) 
     usable = total * target.utilization_percent // 100
     weights, spread = _weights_on_one_gpu(model, target)
     world = target.tp * target.pipeline
-    requests = min(target.max_requests or MAX_REQUESTS, MAX_REQUESTS)
+    requests = most_sequences(target)
     workspace = min(prefill_workspace_bytes(model, batched), total - usable)
     terms = (
         Term(
@@ -121,14 +143,14 @@ def hbm_terms(model: ModelFacts, node: NodeClass, target: Target, batched: int) 
         Term("weights", weights, spread, estimate=model.checkpoint is None),
         Term(
             "peak activation",
-            activation_bytes(model, tensor=target.tp, batched_tokens=batched, requests=requests, rules=rules),
+            activation_bytes(model, gpu, tensor=target.tp, batched_tokens=batched, requests=requests, rules=rules),
             f"profile run: the larger of a forward pass of {batched} tokens and sampling of {requests} requests",
             estimate=True,
         ),
         Term(
             "position tables",
             position_table_bytes(model, target.max_tokens),
-            f"grow with max_model_len {target.max_tokens}, outside the KV budget",
+            f"part of the engine's model memory, grow with max_model_len {target.max_tokens}",
             estimate=True,
         ),
         Term(
@@ -137,14 +159,15 @@ def hbm_terms(model: ModelFacts, node: NodeClass, target: Target, batched: int) 
             f"{world} rank(s) per engine",
             estimate=True,
         ),
-        Term("CUDA graphs", graph_bytes(), "captured decode batches", estimate=True),
+        Term("CUDA graphs", graph_bytes() if rules.graphs_in_budget else 0, "captured decode batches", estimate=True),
     )
-    named = tuple(term for term in terms if term.bytes or term.name != "prefill workspace")
+    named = tuple(term for term in terms if term.bytes or term.name not in ("prefill workspace", "CUDA graphs"))
     left = total - sum(term.bytes for term in named)
     if target.kv_bytes is None:
         return named, left
     # somebody read the engine's log: the difference to the estimates belongs to no one term
-    return (*named, Term("difference to the log", left - target.kv_bytes, "kvBytes was given")), target.kv_bytes
+    why = "kvBytes was given: what the log differs by from the terms above"
+    return (*named, Term("difference to the log", left - target.kv_bytes, why)), target.kv_bytes
 
 
 def _weights_on_one_gpu(model: ModelFacts, target: Target) -> tuple[int, str]:

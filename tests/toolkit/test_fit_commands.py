@@ -431,7 +431,7 @@ ASKED: dict[str, list[tuple[str, ...]]] = {
     "fit-context": [
         ("--model", "Llama-3.3-70B-Instruct", "--gpus", "4"),
         (*LLAMA, "--gpus", "1", "--gpu", "rtx-4090"),
-        (*LLAMA, "--gpus", "1", "--gpu", "t4"),
+        (*LLAMA, "--gpus", "1", "--gpu", "a10g"),
         ("--model", "GLM-5.3", "--gpus", "7"),
     ],
     "fit-gpus": [("--model", "Llama-3.3-70B-Instruct", "--context", "2M"), (*LLAMA, "--context", "8K")],
