@@ -9,17 +9,19 @@ from hisparse.architectures import Attention
 from hisparse.engine import TEMPLATE_VERSION
 from hisparse.errors import SpecError
 from hisparse.hardware import GPUS
-from hisparse.hbm import BATCHED_TOKENS
 from hisparse.layers import RecurrentState
 from hisparse.model import ModelFacts
 from hisparse.plan import Mode, Target
-from hisparse.room import shared_pool
+from hisparse.room import GPU_COUNTS, SPARSE_KERNELS, drafting_layers, shared_pool
 from hisparse.rope import RopeState, obstacle, rope_advice
 from hisparse.rounding import quantity_at_least
 from hisparse.rows import KV_DTYPES
 from hisparse.spec import HiSparseInferenceSpec
-from hisparse.tier import MAX_DEVICE_BUFFER_TOKENS, device_buffer_tokens, hisparse_layout
+from hisparse.tier import MAX_DEVICE_BUFFER_TOKENS, device_buffer_tokens, host_block_bytes, minimum_host_blocks
 from hisparse.units import format_bytes, format_quantity
+
+_LATENT_DTYPES = ("Bf16", "Fp8")
+"""What latent rows can be stored as."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -36,6 +38,25 @@ def accept(model: ModelFacts, target: Target) -> tuple[SpecError, ...]:
         *_template(target),
     ]
     return tuple(found)
+
+
+def possible_dtypes(model: ModelFacts, target: Target) -> tuple[str, ...]:
+    """KV dtypes that the target may end in, the one that loses least first: what Auto means."""
+    if target.kv_dtype != "Auto":
+        return (target.kv_dtype,)
+    # fp8 is the native KV format of DSA models
+    return ("Fp8",) if model.attention is Attention.DSA else ("Bf16", "Fp8")
+
+
+def tier_obstacle(model: ModelFacts, target: Target) -> str:
+    """Why HiSparse cannot be, whatever the memory; empty where it can: what mode Auto may end in."""
+    if model.attention is not Attention.DSA:
+        return f"{model.attention.value} model: HiSparse needs a DSA indexer"
+    if target.pipeline > 1:
+        return f"pipeline {target.pipeline}: HiSparse does not support pipeline parallelism"
+    if target.decode_context > 1:
+        return f"decode context parallel {target.decode_context}: HiSparse does not support it"
+    return ""
 
 
 def _positions(model: ModelFacts, target: Target) -> list[SpecError]:
@@ -102,8 +123,11 @@ def _scaling(model: ModelFacts, target: Target, factor: Fraction) -> list[SpecEr
 def _parallelism(model: ModelFacts, target: Target) -> list[SpecError]:
     tp = target.tp
     field = "spec.parallelism.tensor" if target.tensor else "spec.resources.gpus"
-    ways = (1, 2, 4, 8, 16, 32)
-    good = [n for n in ways if model.attention_heads % n == 0 and _kv_heads_split(model, n) and _states_split(model, n)]
+    good = [
+        n
+        for n in GPU_COUNTS
+        if model.attention_heads % n == 0 and _kv_heads_split(model, n) and _states_split(model, n)
+    ]
     if target.expert and not model.experts:
         return [
             SpecError(
@@ -154,7 +178,7 @@ def _states_split(model: ModelFacts, tensor: int) -> bool:
 
 def _dtype(model: ModelFacts, target: Target) -> list[SpecError]:
     field, dtype = "spec.context.kvCacheDtype", KV_DTYPES.get(target.kv_dtype)
-    if dtype is None or dtype.name in ("Bf16", "Fp8"):
+    if dtype is None or dtype.name in _LATENT_DTYPES:
         return []
     if model.latent is not None:
         message = (
@@ -204,7 +228,7 @@ def _kv_heads_split(model: ModelFacts, tensor: int) -> bool:
 
 def _tier(model: ModelFacts, target: Target) -> list[SpecError]:
     """The rules of HiSparse, where it is asked for or where Auto may end in it."""
-    may_be = target.mode == "Auto" and model.attention is Attention.DSA and target.pipeline == 1
+    may_be = target.mode == "Auto" and not tier_obstacle(model, target)
     if target.mode != Mode.HISPARSE and not may_be:
         return []
     found: list[SpecError] = []
@@ -279,26 +303,32 @@ def _template(target: Target) -> list[SpecError]:
 
 
 def _pool_minimum(model: ModelFacts, target: Target) -> list[SpecError]:
-    wanted = target.host_pool_bytes
-    if wanted is None:
+    """A pool that is too small on every GPU; the planner judges those that are so on the GPU at hand only."""
+    wanted, (dtype, *_) = target.host_pool_bytes, possible_dtypes(model, target)
+    if wanted is None or dtype not in _LATENT_DTYPES:
         return []
-    # an Auto dtype becomes Fp8 for these models; Hopper rows, since HiSparse has no other target yet
-    layout = hisparse_layout(
-        model,
-        "Bf16" if target.kv_dtype == "Bf16" else "Fp8",
-        GPUS[0],
-        max_batched_tokens=target.max_batched_tokens or BATCHED_TOKENS,
-        shared=shared_pool(target),
-        device_buffer=target.device_buffer_tokens,
+    blocks, shared, drafting = (
+        minimum_host_blocks(target.max_tokens),
+        shared_pool(target),
+        drafting_layers(model, target),
     )
-    least = layout.minimum_host_blocks(target.max_tokens) * layout.host_block_bytes
+    capable = [gpu for gpu in GPUS if gpu.capability[0] in SPARSE_KERNELS]
+    sizes = [blocks * host_block_bytes(model, dtype, gpu, shared=shared, mtp_layers=drafting) for gpu in capable]
+    least, most = min(sizes), max(sizes)
     if wanted >= least:
         return []
+    span = format_bytes(least) if least == most else f"{format_bytes(least)} to {format_bytes(most)} (by the GPU)"
     return [
         SpecError(
             "spec.kvTier.hostPool.size",
-            f"{format_quantity(wanted)} is below the {format_bytes(least)} that one request of maxTokens "
-            f"{target.max_tokens} needs (the engine refuses to start); set {quantity_at_least(least)} or lower "
-            "context.maxTokens",
+            f"{pool_fault(wanted, span, target.max_tokens)}; set {quantity_at_least(most)} or lower context.maxTokens",
         )
     ]
+
+
+def pool_fault(wanted: int, least: str, max_tokens: int) -> str:
+    """What is wrong with a host pool of this size."""
+    return (
+        f"{format_quantity(wanted)} is below the {least} that one request of maxTokens {max_tokens} needs (the engine "
+        "refuses to start)"
+    )

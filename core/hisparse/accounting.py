@@ -3,16 +3,18 @@
 Read in the wheels of the releases that are named (v1/core/kv_cache_utils.py and kv_cache_planning.py,
 v1/kv_cache_interface.py, config/vllm.py, config/model.py, envs.py). Releases between two of them were not all read: a
 rule is dated by the first release that was seen to have it.
+
+spec.engine.version takes the releases of dialect.py only. The older rows are for logs of other people's engines, which
+the planner is held against (docs/kv-logs.md).
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
-from hisparse.errors import SpecError
+from hisparse.dialect import release
 
 
 @dataclass(frozen=True)
@@ -86,16 +88,12 @@ _RULES: Final[tuple[tuple[tuple[int, int, int], Accounting], ...]] = (
     ((0, 8, 0), _V1),
     ((0, 0, 0), _OLDEST),
 )
-_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
 
 
 def accounting(version: str) -> Accounting:
-    """The rules of "0.33", "0.11.2", "v0.20.1" and the like. Raises SpecError for a text that names no release.
+    """The rules of "0.33", "v0.11.2" and the like, and of a release after the last one that was read: the newest.
 
-    A plan is made for 0.30 and later only; the older rows are for reading logs.
+    Raises SpecError where the text names no release.
     """
-    found = _VERSION.match(version)
-    if found is None:
-        raise SpecError("spec.engine.version", f'"{version}" names no vLLM release; write one as in "0.33"')
-    number = (int(found[1]), int(found[2]), int(found[3] or 0))
+    number = release(version)
     return next(rules for since, rules in _RULES if number >= since)

@@ -9,18 +9,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
-from typing import Final
 
-from hisparse.acceptance import accept
-from hisparse.architectures import Attention
+from hisparse.acceptance import accept, tier_obstacle
 from hisparse.hardware import NodeClass
+from hisparse.lengths import at_length
 from hisparse.losses import Loss, losses
 from hisparse.model import ModelFacts
 from hisparse.plan import Mode, Plan, Resource, Shortfall, Target
 from hisparse.planner import plan
-from hisparse.sizing import at_length, longest_tokens, on_gpus, positions_of
-
-GPU_COUNTS: Final = (1, 2, 4, 8)
+from hisparse.room import GPU_COUNTS
+from hisparse.sizing import longest_tokens, on_gpus, positions_of
 
 
 class Axis(StrEnum):
@@ -126,7 +124,7 @@ def compare(found: Iterable[Variant]) -> tuple[Row, ...]:
 
 
 def _applies(mode: Mode, model: ModelFacts, target: Target) -> bool:
-    return mode is not Mode.HISPARSE or (model.attention is Attention.DSA and target.pipeline == 1)
+    return mode is not Mode.HISPARSE or not tier_obstacle(model, target)
 
 
 def _for_model(model: ModelFacts, target: Target) -> Target:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
+from hisparse.layout import KvLayout
 from hisparse.plan import Plan
+from hisparse.tier import HiSparseLayout
 
 SHORTEST: Final = 8_192
 
@@ -42,10 +44,31 @@ def curve(plan: Plan, tokens: Iterable[int] | None = None) -> tuple[Point, ...]:
 
 
 def _point(plan: Plan, tokens: int) -> Point:
-    data, tiered = plan.target.data, plan.tiered
-    plain = plan.plain.concurrency(plan.plain.blocks_in(plan.kv_budget), tokens) * data
+    return point(
+        plan.plain,
+        plan.tiered,
+        tokens,
+        budget=plan.kv_budget,
+        gpu_blocks=plan.gpu_blocks,
+        host_blocks=plan.host_blocks,
+        ranks=plan.target.data,
+    )
+
+
+def point(
+    layout: KvLayout,
+    tiered: HiSparseLayout | None,
+    tokens: int,
+    *,
+    budget: int,
+    gpu_blocks: int,
+    host_blocks: int,
+    ranks: int,
+) -> Point:
+    """One point of the curve; the blocks are those of the tier, ranks are the data-parallel ones."""
+    plain = layout.concurrency(layout.blocks_in(budget), tokens) * ranks
     if tiered is None:
         return Point(tokens, plain, plain, None)
-    tier = tiered.concurrency(plan.gpu_blocks, plan.host_blocks, tokens) * data
+    tier = tiered.concurrency(gpu_blocks, host_blocks, tokens) * ranks
     # every data-parallel rank has to hold one
-    return Point(tokens, plain, tier, tier / plain if plain >= data else None)
+    return Point(tokens, plain, tier, tier / plain if plain >= ranks else None)

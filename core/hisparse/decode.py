@@ -23,7 +23,7 @@ from hisparse.layers import (
     SlidingWindow,
 )
 from hisparse.model import ModelFacts
-from hisparse.prefill import INDEX_HEADS, eight_bit, is_sparse, sparse_rows, state_flop
+from hisparse.prefill import INDEX_HEADS, eight_bit, state_flop
 from hisparse.rounding import cdiv, ceil
 from hisparse.rows import KvDtype, attention_row_bytes, indexer_row_bytes, latent_row_bytes, state_bytes
 
@@ -150,7 +150,7 @@ def weight_bytes_read(model: ModelFacts, batch: int, *, tensor: int, data: int =
     lie over all tensor x data ranks and are read for the tokens of all; the rest is on every data-parallel rank.
     """
     active = Fraction(model.active_parameters, model.parameters)
-    share, chosen = _expert_share(model), min(model.experts, model.experts_per_token)
+    share, chosen = _expert_share(model), model.experts_per_token
     if not share:
         return model.weight_bytes * active / tensor
     rest = max(Fraction(0), active - share * Fraction(chosen, model.experts))
@@ -177,36 +177,34 @@ def kv_bytes_read(model: ModelFacts, gpu: Gpu, dtype: KvDtype, *, tokens: int, t
     read and written. Pipeline stages are counted together.
     """
     return sum(
-        _cache_bytes(model, cache, gpu, dtype, tokens=tokens, tensor=tensor, sparse=is_sparse(model, layer))
+        _cache_bytes(model, cache, gpu, dtype, tokens=tokens, tensor=tensor)
         for layer in model.caches
         for cache in layer
     )
 
 
-def _cache_bytes(
-    model: ModelFacts, cache: Cache, gpu: Gpu, dtype: KvDtype, *, tokens: int, tensor: int, sparse: bool
-) -> int:
+def _cache_bytes(model: ModelFacts, cache: Cache, gpu: Gpu, dtype: KvDtype, *, tokens: int, tensor: int) -> int:
     match cache:
         case FullAttention() | SlidingWindow() | ChunkedAttention():
-            row = attention_row_bytes(cache, dtype, tensor=tensor, native_width=model.kv_width)
-            return row * _rows(model, cache, tokens, sparse=sparse)
+            return attention_row_bytes(cache, dtype, tensor=tensor) * _rows(model, cache, tokens)
         case Latent():
-            return latent_row_bytes(cache, dtype, gpu, sparse=sparse) * _rows(model, cache, tokens, sparse=sparse)
+            row = latent_row_bytes(cache, dtype, gpu, sparse=model.packs_fp8_rows)
+            return row * _rows(model, cache, tokens)
         case IndexerKeys():
             return indexer_row_bytes(cache) * cdiv(tokens, cache.pool)
         case RecurrentState():
             return 2 * state_bytes(cache, tensor=tensor)
 
 
-def _rows(model: ModelFacts, cache: Cache, tokens: int, *, sparse: bool) -> int:
+def _rows(model: ModelFacts, cache: Cache, tokens: int) -> int:
     """Rows of keys and values that the last of `tokens` tokens attends to."""
     match cache:
         case SlidingWindow():
             return min(tokens, cache.window)
         case ChunkedAttention():
             return (tokens - 1) % cache.chunk + 1
-        case Latent() if sparse:
-            return min(tokens, sparse_rows(model))
+        case Latent() if model.indexer is not None:
+            return min(tokens, model.indexer.top_k)
     return tokens
 
 
@@ -214,14 +212,13 @@ def decode_flop(model: ModelFacts, tokens: int) -> int:
     """FLOP of one token decoded behind `tokens`, on all tensor-parallel ranks. Latent rows are read absorbed."""
     heads, flop = model.attention_heads, 2 * model.active_parameters
     for layer in model.caches:
-        sparse = is_sparse(model, layer)
         for cache in layer:
             match cache:
                 case FullAttention() | SlidingWindow() | ChunkedAttention():
-                    rows = _rows(model, cache, tokens, sparse=sparse)
+                    rows = _rows(model, cache, tokens)
                     flop += 2 * heads * (cache.key_dim + cache.value_dim) * rows
                 case Latent():
-                    flop += 2 * heads * (2 * cache.rank + cache.rope_dim) * _rows(model, cache, tokens, sparse=sparse)
+                    flop += 2 * heads * (2 * cache.rank + cache.rope_dim) * _rows(model, cache, tokens)
                 case IndexerKeys():
                     flop += 2 * INDEX_HEADS * cache.head_dim * cdiv(tokens, cache.pool)
                 case RecurrentState():

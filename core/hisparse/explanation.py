@@ -1,19 +1,18 @@
 """A plan as a sum that a person can redo by hand: every term with its formula in numbers and its source.
 
-The formulas are written here a second time, in the words of a calculator. Each is held against the planner's own
-figure: one that does not come out at it is not shown, and the term then says in words where it comes from.
+The formulas are those of the modules that decide, in the words of a calculator, with their constants. Each is held
+against the planner's own figure: one that does not come out at it is not shown. A term that is no sum of others, such
+as a measured one, is given, and its source says by whom.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import gcd, lcm
 from typing import Final
 
-from hisparse.architectures import Attention
 from hisparse.arithmetic import (
     Figure,
     ceil_of,
@@ -24,11 +23,14 @@ from hisparse.arithmetic import (
     multiple_of,
     total_of,
 )
+from hisparse.grouping import Page, Reach
 from hisparse.hbm import default_batched_tokens
-from hisparse.layers import Cache, ChunkedAttention, FullAttention, IndexerKeys, Latent, RecurrentState, SlidingWindow
-from hisparse.layout import SPARSE_BLOCK_TOKENS, Drafting, Group, KvLayout, Reach, kv_layout
-from hisparse.model import ModelFacts
-from hisparse.plan import Mode, Plan, Resource, Shortfall, Target, Term
+from hisparse.hbm_figures import term_figure
+from hisparse.layers import Cache, ChunkedAttention, IndexerKeys, Latent, RecurrentState, SlidingWindow
+from hisparse.layout import Drafting, Group, KvLayout, kv_layout, layer_dtypes
+from hisparse.plan import Plan, Resource, Shortfall, Target, Term
+from hisparse.room import overhead_bytes
+from hisparse.row_figures import attention_row, indexer_row, latent_row, state_size
 from hisparse.rows import (
     KV_DTYPES,
     KvDtype,
@@ -37,17 +39,16 @@ from hisparse.rows import (
     latent_row_bytes,
     state_bytes,
 )
-from hisparse.tier import HiSparseLayout, indexer_count, indexer_offload_token_bytes
+from hisparse.tier import HiSparseLayout, indexer_count
 from hisparse.units import GIB, MIB
 
 BYTES: Final = "B"
 BLOCKS: Final = "blocks"
 REQUESTS: Final = "requests"
 
-_PAGE: Final = 4096
-_SKIPPED_ENDS: Final = 2
-_KERNEL_ROWS: Final = (1, 32, 64, 128)
-"""Rows that attention kernels read at a time, one by one or in pages."""
+_HOST_PAGE: Final = 4096
+_TAIL_PAGES: Final = 2
+_OFFLOAD_STEP: Final = 64 * MIB
 _INTERFACE: Final = "vLLM v1/kv_cache_interface.py"
 _PLANNING: Final = "vLLM v1/core/kv_cache_planning.py"
 _TIER: Final = "vLLM v1/hisparse/layout.py"
@@ -56,7 +57,7 @@ _WORKER: Final = "vLLM v1/worker/gpu_worker.py"
 
 @dataclass(frozen=True)
 class Step:
-    """One line of the sum. figure is its formula in numbers; None where the value is given, or is in words only.
+    """One line of the sum. figure is its formula in numbers; None where the value is given, and source says by whom.
 
     estimate says that no rule of the engine gives it.
     """
@@ -99,18 +100,10 @@ def _of_shortfall(short: Shortfall) -> Iterator[Section]:
     if short.limit.resource is Resource.GPUS or not short.hbm:
         return
     yield Section(f"HBM of each {short.node.gpu.name}", tuple(_hbm(short, short.hbm)))
-    dtype = _tried_dtype(short)
+    dtype = short.kv_dtype
     yield Section(f"one token in one layer, {dtype}", tuple(_rows(short, dtype)))
     layout = _layout(short, dtype)
-    yield Section("blocks in HBM, plain KV", tuple(_blocks(short, layout, dtype)))
-
-
-def _tried_dtype(short: Shortfall) -> str:
-    """The KV dtype that fell short: the last one that Auto tries."""
-    if short.target.kv_dtype != "Auto":
-        return short.target.kv_dtype
-    fp8 = short.model.attention is Attention.DSA or short.limit.resource is Resource.HBM
-    return "Fp8" if fp8 else "Bf16"
+    yield Section("blocks in HBM, plain KV", tuple(_blocks(short, layout)))
 
 
 def _layout(short: Shortfall, dtype: str) -> KvLayout:
@@ -142,75 +135,28 @@ def _step(
     return Step(name, exact, unit, shown, source, estimate)
 
 
-def _proved(value: int | Fraction, candidates: Iterable[Figure]) -> Figure | None:
-    """The first formula that comes out at the planner's own figure."""
-    return next((one for one in candidates if one.value == value), None)
-
-
 # --- HBM -------------------------------------------------------------------------------------------------------------
 
 
 def _hbm(answer: Plan | Shortfall, terms: tuple[Term, ...]) -> Iterator[Step]:
-    gpu = answer.node.gpu
+    gpu, given = answer.node.gpu, answer.target.kv_bytes
     yield _step("memory", gpu.memory_bytes, BYTES, None, gpu.source)
-    whole = figure(gpu.memory_bytes)
-    named = {term.name: term.bytes for term in terms}
-    for term in terms[:-1]:
-        formula = _proved(term.bytes, _of_term(answer, term, named))
-        yield _step(term.name, term.bytes, BYTES, formula, term.why, estimate=term.estimate)
-    last = terms[-1]
-    rest = whole - total_of([figure(term.bytes) for term in terms[:-1]])
+    *before, last = terms
+    for index, term in enumerate(before):
+        formula = term_figure(answer, term.name, _batched(answer))
+        if given is not None and index == len(before) - 1:
+            formula = _rest(answer, before[:-1]) - figure(given)
+        counted = "counted tensor by tensor: " if term.name == "weights" and answer.model.checkpoint else ""
+        yield _step(term.name, term.bytes, BYTES, formula, f"{counted}{term.why}", estimate=term.estimate)
+    if given is not None:
+        yield _step(last.name, last.bytes, BYTES, None, "kvBytes was given")
+        return
+    rest = _rest(answer, before)
     yield _step(last.name, last.bytes, BYTES, rest, f"{_WORKER}, determine_available_memory: what is left")
 
 
-def _of_term(answer: Plan | Shortfall, term: Term, named: dict[str, int]) -> Iterator[Figure]:
-    target, model = answer.target, answer.model
-    batched = figure(_batched(answer))
-    if term.name == "left free":
-        total, percent = figure(answer.node.gpu.memory_bytes), figure(target.utilization_percent)
-        left = total - floor_of(total * percent / figure(100))
-        yield left
-        yield left - figure(named.get("prefill workspace", 0))
-    elif term.name == "prefill workspace":
-        yield floor_of(figure(42) * figure(GIB) * batched / (figure(10) * figure(8192)))
-    elif term.name == "weights":
-        ranks = target.tp * target.pipeline
-        even = figure(model.weight_bytes)
-        even = ceil_of(even / figure(ranks)) if ranks > 1 else even
-        yield even
-        # counted tensor by tensor (hisparse.weights): what is replicated or padded comes on top
-        beside = term.bytes - int(even.value)
-        yield even + figure(beside) if beside > 0 else even - figure(-beside)
-    elif term.name == "peak activation":
-        yield from _activation(answer)
-    elif term.name == "position tables":
-        yield figure(2048) * figure(target.max_tokens)
-        width = model.latent.rope_dim if model.latent else model.head_dim
-        yield figure(2) * figure(width) * most_of(figure(target.max_tokens), figure(model.max_positions))
-    elif term.name == "CUDA context and NCCL":
-        yield figure(GIB) / figure(4)
-        yield floor_of(figure(14) * figure(GIB) / figure(10))
-    elif term.name == "CUDA graphs":
-        yield floor_of(figure(8) * figure(GIB) / figure(10))
-
-
-def _activation(answer: Plan | Shortfall) -> Iterator[Figure]:
-    """The larger of a forward pass of the widest layer and of sampling (hisparse.hbm)."""
-    target, model = answer.target, answer.model
-    tokens, hidden, ranks = figure(_batched(answer)), figure(model.hidden_size), figure(target.tp)
-    parts = [ceil_of(figure(3) * figure(model.dense_width) / ranks)]
-    if model.experts_per_token:
-        expert = hidden + ceil_of(figure(3) * figure(model.expert_width) / ranks)
-        parts.append(figure(model.experts_per_token) * expert)
-    widest = parts[0] if len(parts) == 1 else most_of(*parts)
-    forward = tokens * figure(2) * (figure(6) * hidden + widest)
-    yield forward
-    requests = figure(min(target.max_requests or 256, 256))
-    for copies in (figure(4), figure(Fraction(48, 5))):
-        sampling = copies * requests * figure(model.vocabulary or 151_936) * figure(4)
-        yield sampling
-        yield floor_of(sampling)
-        yield floor_of(most_of(forward, sampling))
+def _rest(answer: Plan | Shortfall, terms: list[Term]) -> Figure:
+    return figure(answer.node.gpu.memory_bytes) - total_of([figure(term.bytes) for term in terms])
 
 
 # --- one token in one layer ------------------------------------------------------------------------------------------
@@ -226,17 +172,13 @@ class _Kind:
 
 
 def _kinds(answer: Plan | Shortfall, dtype: str) -> list[_Kind]:
-    model, stored = answer.model, KV_DTYPES[dtype]
-    last = len(model.caches) - _SKIPPED_ENDS
-    skips = stored.packed and not model.has_states
-    counts: Counter[tuple[Cache, str]] = Counter()
-    for index, layer in enumerate(model.caches):
-        end = skips and not _SKIPPED_ENDS <= index < last
-        for cache in layer:
-            counts[cache, "Bf16" if end else dtype] += 1
+    model = answer.model
+    counts: Counter[tuple[Cache, KvDtype]] = Counter()
+    for layer, stored in zip(model.caches, layer_dtypes(model, dtype), strict=True):
+        counts.update((cache, stored) for cache in layer)
     if answer.target.draft_tokens:
-        counts.update((cache, dtype) for layer in model.drafts for cache in layer)
-    return [_Kind(cache, KV_DTYPES[name], count) for (cache, name), count in counts.items()]
+        counts.update((cache, KV_DTYPES[dtype]) for layer in model.drafts for cache in layer)
+    return [_Kind(cache, stored, count) for (cache, stored), count in counts.items()]
 
 
 def _rows(answer: Plan | Shortfall, dtype: str) -> Iterator[Step]:
@@ -248,71 +190,33 @@ def _rows(answer: Plan | Shortfall, dtype: str) -> Iterator[Step]:
 
 def _row(answer: Plan | Shortfall, kind: _Kind) -> tuple[str, int, Figure, str]:
     model, target, gpu, cache = answer.model, answer.target, answer.node.gpu, kind.cache
+    tensor, drafted, sparse = target.tp, target.draft_tokens, model.indexer is not None
     if isinstance(cache, RecurrentState):
-        value = state_bytes(cache, tensor=target.tp, speculative=target.draft_tokens)
-        return "state (one per request)", value, _state(cache, target), "vLLM mamba_utils.py"
+        value = state_bytes(cache, tensor=tensor, speculative=drafted)
+        formula = state_size(cache, tensor=tensor, speculative=drafted)
+        return "state (one per request)", value, formula, "vLLM mamba_utils.py"
     if isinstance(cache, IndexerKeys):
-        scales = ceil_of(figure(cache.head_dim) / figure(128)) * figure(4)
-        each = f"indexer keys{f' (one row for {cache.pool} tokens)' if cache.pool > 1 else ''}"
-        return each, indexer_row_bytes(cache), figure(cache.head_dim) + scales, "fp8 keys, one fp32 scale per 128"
+        name = "indexer keys" + (f" (one row for {cache.pool} tokens)" if cache.pool > 1 else "")
+        return name, indexer_row_bytes(cache), indexer_row(cache), "fp8 keys, one fp32 scale per 128"
     if isinstance(cache, Latent):
-        value = latent_row_bytes(cache, kind.dtype, gpu, sparse=model.indexer is not None)
-        return "latent (MLA, whole on every rank)", value, _latent(cache, value), f"{_INTERFACE}, MLAAttentionSpec"
-    value = attention_row_bytes(cache, kind.dtype, tensor=target.tp, native_width=model.kv_width)
-    formula = _heads(cache, kind.dtype, target, model)
-    stored = "" if kind.dtype.name != "Bf16" else " in 16 bits"
+        value = latent_row_bytes(cache, kind.dtype, gpu, sparse=sparse)
+        formula = latent_row(cache, kind.dtype, gpu, sparse=sparse)
+        return "latent (MLA, whole on every rank)", value, formula, f"{_INTERFACE}, MLAAttentionSpec"
+    value = attention_row_bytes(cache, kind.dtype, tensor=tensor, native_width=model.kv_width)
+    formula = attention_row(cache, kind.dtype, tensor=tensor, native_width=model.kv_width)
+    name = "keys and values" + (" in 16 bits" if kind.dtype.name == "Bf16" else "")
     if isinstance(cache, SlidingWindow):
-        return f"keys and values{stored}, window {cache.window:,}", value, formula, f"{_INTERFACE}, SlidingWindowSpec"
+        return f"{name}, window {cache.window:,}", value, formula, f"{_INTERFACE}, SlidingWindowSpec"
     if isinstance(cache, ChunkedAttention):
-        name = f"keys and values{stored}, chunk {cache.chunk:,}"
-        return name, value, formula, f"{_INTERFACE}, ChunkedLocalAttentionSpec"
-    return f"keys and values{stored}", value, formula, f"{_INTERFACE}, FullAttentionSpec"
-
-
-def _heads(
-    cache: FullAttention | SlidingWindow | ChunkedAttention, dtype: KvDtype, target: Target, model: ModelFacts
-) -> Figure:
-    heads = most_of(figure(1), floor_of(figure(cache.kv_heads) / figure(target.tp)))
-    if target.tp == 1:
-        heads = figure(cache.kv_heads)
-    key, value = figure(cache.key_dim), figure(cache.value_dim)
-    if dtype.name == "Bf16":
-        return heads * (key + value) * figure(model.kv_width)
-    slot = _stored(key, dtype.key_bits, dtype.key_extra) + _stored(value, dtype.value_bits, dtype.value_extra)
-    return heads * (multiple_of(slot, 2) if dtype.packed else slot)
-
-
-def _stored(width: Figure, bits: int, extra: int) -> Figure:
-    size = ceil_of(width * figure(bits) / figure(8))
-    return size + figure(extra) if extra else size
-
-
-def _latent(cache: Latent, value: int) -> Figure:
-    rank, rope = figure(cache.rank), figure(cache.rope_dim)
-    packed = rank + ceil_of(rank / figure(128)) * figure(4) + rope * figure(2)
-    candidates = ((rank + rope) * figure(2), packed, rank + rope)
-    return next((one for one in candidates if one.value == value), figure(value))
-
-
-def _state(state: RecurrentState, target: Target) -> Figure:
-    tensor = target.tp
-    ranks = figure(tensor)
-    groups = state.groups if state.groups % tensor == 0 else tensor
-    recurrent = ceil_of(figure(state.heads) / ranks)
-    for size in (state.rows, state.columns, state.width):
-        recurrent = recurrent * figure(size)
-    if not state.conv_taps:
-        return recurrent
-    channels = figure(state.conv_channels) + figure(2) * figure(groups) * figure(state.group_channels)
-    taps = state.conv_taps + (target.draft_tokens if state.speculative_taps else 0)
-    return ceil_of(channels / ranks) * figure(taps) * figure(state.conv_width) + recurrent
+        return f"{name}, chunk {cache.chunk:,}", value, formula, f"{_INTERFACE}, ChunkedLocalAttentionSpec"
+    return name, value, formula, f"{_INTERFACE}, FullAttentionSpec"
 
 
 # --- blocks ----------------------------------------------------------------------------------------------------------
 
 
 def _plain(plan: Plan) -> Iterator[Step]:
-    yield from _blocks(plan, plan.plain, plan.kv_dtype)
+    yield from _blocks(plan, plan.plain)
     layout, blocks = plan.plain, plan.plain.blocks_in(plan.kv_budget)
     for tokens in _lengths(plan.target):
         held = layout.concurrency(blocks, tokens) * plan.target.data
@@ -328,18 +232,19 @@ def _times(one: Figure, data: int) -> Figure:
     return one if data == 1 else one * figure(data)
 
 
-def _blocks(answer: Plan | Shortfall, layout: KvLayout, dtype: str) -> Iterator[Step]:
-    target, kinds = answer.target, _kinds(answer, dtype)
+def _blocks(answer: Plan | Shortfall, layout: KvLayout) -> Iterator[Step]:
+    target = answer.target
     alike = list(Counter(layout.groups).items())
     names = list(_group_names([count for _, count in alike]))
     for name, (group, _) in zip(names, alike, strict=True):
         padding = f", {group.padding} of padding" if group.padding else ""
         head = f"{name}: {group.layers} caches{padding}, {_reach(group)}, block of {group.block_tokens:,} tokens"
-        formula = _proved(group.bytes, _block_bytes(answer, group, kinds, layout))
-        yield _step(head, group.bytes, BYTES, formula, f"{_INTERFACE}, page_size_bytes")
-    if len({group.bytes for group in layout.groups}) > 1:
-        formula = _proved(layout.block_bytes, _pool_block(answer, layout, kinds))
-        yield _step("one block of the pool", layout.block_bytes, BYTES, formula, f"{_PLANNING}, bytes per block")
+        yield _step(head, group.bytes, BYTES, _group_bytes(group), f"{_INTERFACE}, page_size_bytes")
+    sizes = sorted({group.bytes for group in layout.groups})
+    if len(sizes) > 1 or layout.stride > 1:
+        whole = most_of(*map(figure, sizes)) if len(sizes) > 1 else figure(sizes[0])
+        whole = multiple_of(whole, layout.stride) if layout.stride > 1 else whole
+        yield _step("one block of the pool", layout.block_bytes, BYTES, whole, f"{_PLANNING}, bytes per block")
     budget = answer.kv_budget if isinstance(answer, Plan) else answer.hbm[-1].bytes
     formula = floor_of(most_of(figure(0), figure(budget)) / figure(layout.block_bytes))
     if budget >= 0:
@@ -351,29 +256,15 @@ def _blocks(answer: Plan | Shortfall, layout: KvLayout, dtype: str) -> Iterator[
         value = group.blocks(tokens, layout.in_flight_tokens, layout.context_ranks)
         each.append(_copies(figure(value), figure(count)))
         head = f"{name}: blocks of a request of {tokens:,} tokens"
-        yield _step(head, value, BLOCKS, _group_blocks(group, layout, tokens), f"{_INTERFACE}, max_memory_usage_bytes")
-    whole = layout.request_blocks(tokens)
+        kept = ": states of one request, whatever its length" if group.reach is Reach.STATE else ""
+        source = f"{_INTERFACE}, max_memory_usage_bytes{kept}"
+        yield _step(head, value, BLOCKS, _group_blocks(group, layout, tokens), source)
+    request = layout.request_blocks(tokens)
     if len(layout.groups) > 1:
-        yield _step("blocks of that request", whole, BLOCKS, total_of(each), f"{_INTERFACE}, sum of its groups")
-    needed = (figure(whole) + figure(layout.reserved_blocks)) * figure(layout.block_bytes)
+        yield _step("blocks of that request", request, BLOCKS, total_of(each), f"{_INTERFACE}, sum of its groups")
+    needed = (figure(request) + figure(layout.reserved_blocks)) * figure(layout.block_bytes)
     reserved = " and the null block" if layout.reserved_blocks else ""
     yield _step(f"needed for it{reserved}", layout.needed_bytes(tokens), BYTES, needed, f"{_PLANNING}, the check")
-
-
-def _pool_block(answer: Plan | Shortfall, layout: KvLayout, kinds: list[_Kind]) -> Iterator[Figure]:
-    """The largest group; where unlike pages share blocks, in whole strides of their kernels."""
-    largest = most_of(*(figure(size) for size in sorted({group.bytes for group in layout.groups})))
-    yield largest
-    tokens = max(group.block_tokens for group in layout.groups)
-    for rows in _KERNEL_ROWS:
-        strides = [1]
-        for kind in kinds:
-            row = _row(answer, kind)[1]
-            if isinstance(kind.cache, Latent):
-                strides.append(row * rows)
-            elif isinstance(kind.cache, IndexerKeys):
-                strides.append(row * gcd(kind.cache.pool * SPARSE_BLOCK_TOKENS, tokens) // kind.cache.pool)
-        yield multiple_of(largest, lcm(*strides))
 
 
 def _group_names(counts: list[int]) -> Iterator[str]:
@@ -392,47 +283,26 @@ def _reach(group: Group) -> str:
     }[group.reach]
 
 
-_REACH_OF: Final = {
-    FullAttention: Reach.FULL,
-    Latent: Reach.FULL,
-    IndexerKeys: Reach.FULL,
-    SlidingWindow: Reach.WINDOW,
-    ChunkedAttention: Reach.CHUNK,
-    RecurrentState: Reach.STATE,
-}
+def _group_bytes(group: Group) -> Figure:
+    """The pages of all its layers; those that are smaller than another kind's are filled up to it."""
+    return total_of([figure(layers) * _page(page) for layers, page in group.parts])
 
 
-def _block_bytes(answer: Plan | Shortfall, group: Group, kinds: list[_Kind], layout: KvLayout) -> Iterator[Figure]:
-    """A group is layers of one kind, or all kinds in their numbers, or pages that are padded to those of another."""
-    here = [kind for kind in kinds if _REACH_OF[type(kind.cache)] is group.reach]
-    layers, tokens = figure(group.layers), figure(group.block_tokens)
-    for kind in here:
-        yield layers * _page(answer, kind, tokens)
-    if here:
-        yield total_of([figure(kind.count) * _page(answer, kind, tokens) for kind in here])
-        share = Fraction(group.layers, sum(kind.count for kind in here))
-        if all((share * kind.count).denominator == 1 for kind in here):
-            yield total_of([figure(share * kind.count) * _page(answer, kind, tokens) for kind in here])
-    for kind in kinds:
-        yield from (layers * _page(answer, kind, figure(other.block_tokens)) for other in layout.groups)
-    if group.layers and group.bytes % group.layers == 0:
-        yield layers * figure(group.bytes // group.layers)
+def _page(page: Page) -> Figure:
+    own = figure(page.row_bytes)
+    if page.reach is not Reach.STATE:
+        own = figure(page.block_tokens) * own
+    if page.pool > 1:
+        own = floor_of(own / figure(page.pool))
+    return most_of(own, figure(page.padded)) if page.padded > page.own_bytes else own
 
 
-def _page(answer: Plan | Shortfall, kind: _Kind, tokens: Figure) -> Figure:
-    row = figure(_row(answer, kind)[1])
-    if isinstance(kind.cache, RecurrentState):
-        return row
-    if isinstance(kind.cache, IndexerKeys) and kind.cache.pool > 1:
-        return floor_of(tokens * row / figure(kind.cache.pool))
-    return tokens * row
-
-
-def _group_blocks(group: Group, layout: KvLayout, tokens: int) -> Figure:
+def _group_blocks(group: Group, layout: KvLayout, tokens: int) -> Figure | None:
+    """None for states, whose number is given."""
     block, length = figure(group.block_tokens), figure(tokens)
     flight = figure(layout.in_flight_tokens)
     if group.reach is Reach.STATE:
-        return figure(group.states)
+        return None
     if group.reach is Reach.WINDOW:
         held = least_of(figure(group.tokens) - figure(1) + flight, length)
         return ceil_of(held / block) + figure(1)
@@ -453,19 +323,16 @@ def _tier(plan: Plan, tier: HiSparseLayout) -> Iterator[Step]:
     size = int(page.value)
     indexers = _indexer_page(plan, tier)
     yield _step("indexer pages of all layers", indexers.value, BYTES, indexers, _TIER)
-    per_block = tier.gpu_block_bytes // size
-    packed = _proved(
-        tier.gpu_block_bytes,
-        (multiple_of(figure(int(indexers.value)), size), figure(per_block) * figure(size)),
-    )
-    yield _step("one block in HBM", tier.gpu_block_bytes, BYTES, packed, f"{_TIER}: in whole latent pages")
+    packed = multiple_of(most_of(indexers, figure(_longest_run(plan)) * figure(size)), size)
+    source = f"{_TIER}: also the longest run of layers that share an indexer, in whole latent pages"
+    yield _step("one block in HBM", tier.gpu_block_bytes, BYTES, packed, source)
     layers = model.layers + (model.mtp_layers if target.draft_tokens else 0)
     host = figure(layers) * figure(size)
     yield _step(
         "one block of the host pool",
         tier.host_block_bytes,
         BYTES,
-        multiple_of(host, _PAGE) if tier.shared else host,
+        multiple_of(host, _HOST_PAGE) if tier.shared else host,
         "shared by the ranks: in whole 4 KiB pages" if tier.shared else "private to each rank: not padded",
     )
     yield _step("hot groups", tier.groups, "groups", None, f"{_TIER}: layers that share an indexer stay together")
@@ -492,9 +359,15 @@ def _indexer_page(plan: Plan, tier: HiSparseLayout) -> Figure:
     return figure(tier.block_tokens) * figure(indexer_row_bytes(IndexerKeys(indexer.head_dim))) * figure(count)
 
 
-def _hot(plan: Plan, tier: HiSparseLayout) -> Figure:
-    wanted = plan.target.device_buffer_tokens
+def _longest_run(plan: Plan) -> int:
     indexer = plan.model.indexer
+    assert indexer is not None  # noqa: S101 - a tier has one
+    starts = sorted({0, *indexer.layers})
+    return max(after - start for start, after in zip(starts, [*starts[1:], plan.model.layers], strict=True))
+
+
+def _hot(plan: Plan, tier: HiSparseLayout) -> Figure:
+    wanted, indexer = plan.target.device_buffer_tokens, plan.model.indexer
     assert indexer is not None  # noqa: S101 - a tier has one
     rows = figure(plan.target.draft_tokens + 2) * figure(indexer.top_k) if wanted is None else figure(wanted)
     return ceil_of(rows / figure(tier.block_tokens))
@@ -508,7 +381,7 @@ def _tier_request(plan: Plan, tier: HiSparseLayout, tokens: int) -> Iterator[Ste
     groups, hot = figure(tier.groups), figure(tier.hot_blocks)
     admission, steady = tier.admission_blocks(tokens), tier.steady_blocks(tokens)
     yield _step(f"to start a request of {at}", admission, BLOCKS, indexed + groups * (hot + resident), _TIER)
-    kept = indexed + groups * (hot + least_of(resident, figure(2)))
+    kept = indexed + groups * (hot + least_of(resident, figure(_TAIL_PAGES)))
     yield _step(f"to keep one of {at}", steady, BLOCKS, kept, f"{_TIER}: two pages behind its end stay in HBM")
     there = figure(plan.gpu_blocks)
     by_hbm = figure(1) + (there - figure(admission)) / figure(steady)
@@ -525,50 +398,53 @@ def _tier_request(plan: Plan, tier: HiSparseLayout, tokens: int) -> Iterator[Ste
 
 def _host(plan: Plan) -> Iterator[Step]:
     for term in plan.host_terms:
-        formula = _proved(term.bytes, _of_host_term(plan, term))
-        yield _step(term.name, term.bytes, BYTES, formula, term.why, estimate=term.estimate)
-    terms = [figure(term.bytes) for term in plan.host_terms if term.bytes]
-    own = "resources.memory" if plan.target.memory_bytes is not None else "the pod's request and limit"
-    yield _step("pod memory", plan.host.pod, BYTES, total_of(terms), own)
-    beside = plan.host.shm - plan.host.physical
-    inside = plan.host.physical
-    if plan.mode is Mode.HISPARSE and not plan.host.shared:
-        inside, beside = plan.host.indexer_offload, plan.host.shm - plan.host.indexer_offload
-    formula = figure(inside) + figure(beside) if inside else None
-    yield _step("of it /dev/shm at most", plan.host.shm, BYTES, formula, "what is mapped there, and 8 GiB for queues")
+        yield _step(term.name, term.bytes, BYTES, _of_host_term(plan, term.name), term.why, estimate=term.estimate)
+    if plan.target.memory_bytes is not None:
+        yield _step("pod memory", plan.host.pod, BYTES, None, "resources.memory")
+    else:
+        terms = [figure(term.bytes) for term in plan.host_terms if term.bytes]
+        formula = total_of(terms) if len(terms) > 1 else None
+        yield _step("pod memory", plan.host.pod, BYTES, formula, "the pod's request and limit: all of these terms")
+    mapped = "what is mapped there, and 8 GiB for queues"
+    yield _step("of it /dev/shm at most", plan.host.shm, BYTES, None, mapped)
 
 
-def _of_host_term(plan: Plan, term: Term) -> Iterator[Figure]:
-    target, tier = plan.target, plan.tiered
-    if term.name == "overhead":
-        yield figure(16) * figure(GIB) + figure(4) * figure(GIB) * figure(target.gpus)
-        if target.memory_bytes is not None:
-            yield figure(target.memory_bytes) - figure(plan.host.physical)
-    elif term.name == "host pool" and tier is not None:
-        copies = figure(plan.host.pool and term.bytes // plan.host.pool)
-        yield from (_copies(one, copies) for one in _pools(plan, tier))
-        yield _copies(figure(plan.host.pool // GIB) * figure(GIB), copies)
-    elif term.name == "offload region":
-        yield figure(plan.host.pool) * figure(target.data)
-    elif term.name == "indexer offload" and tier is not None:
-        yield _copies(_indexer_offload(plan, tier), figure(target.data))
+def _of_host_term(plan: Plan, name: str) -> Figure | None:
+    """The formula of hisparse.planner; None for a size that was asked for, or that the node's memory leaves."""
+    target, tier, data = plan.target, plan.tiered, figure(plan.target.data)
+    match name:
+        case "overhead" if target.memory_bytes is not None:
+            return figure(target.memory_bytes) - figure(plan.host.physical)
+        case "overhead":
+            alone = overhead_bytes(replace(target, gpus=0))
+            each = overhead_bytes(replace(target, gpus=1)) - alone
+            return figure(alone) + figure(each) * figure(target.gpus)
+        case "host pool" if tier is not None and target.host_pool_bytes is None:
+            return _copies(_pool(plan, tier), data * figure(1 if tier.shared else target.tp))
+        case "indexer offload" if tier is not None and target.indexer_offload_bytes is None:
+            return _copies(_indexer_offload(plan, tier), data)
+    return None
 
 
 def _copies(one: Figure, copies: Figure) -> Figure:
     return one if copies.value == 1 else one * copies
 
 
-def _pools(plan: Plan, tier: HiSparseLayout) -> Iterator[Figure]:
-    """As much as HBM can make use of at maxTokens, or the least that the engine starts with; in whole GiB."""
-    tokens = plan.target.max_tokens
-    block, host = tier.host_request_blocks(tokens), figure(tier.host_block_bytes)
+def _pool(plan: Plan, tier: HiSparseLayout) -> Figure:
+    """As much as was asked for or as HBM can make use of, no less than the engine starts with; in whole GiB."""
+    target, tokens = plan.target, plan.target.max_tokens
+    host = figure(tier.host_block_bytes)
+    block = tier.host_request_blocks(tokens)
+    least = multiple_of(figure(tier.minimum_host_blocks(tokens)) * host, GIB)
+    if target.pool_requests is not None and target.pool_tokens is not None:
+        blocks = figure(target.pool_requests) * figure(tier.host_request_blocks(target.pool_tokens))
+        return most_of(multiple_of((blocks + figure(2)) * host, GIB), least)
     admission, steady = figure(tier.admission_blocks(tokens)), figure(tier.steady_blocks(tokens))
     held = figure(1) + (figure(plan.gpu_blocks) - admission) / steady
-    yield multiple_of((floor_of(held * figure(block)) + figure(2)) * host, GIB)
-    yield multiple_of((figure(block) + figure(2)) * host, GIB)
+    return most_of(multiple_of((floor_of(held * figure(block)) + figure(2)) * host, GIB), least)
 
 
 def _indexer_offload(plan: Plan, tier: HiSparseLayout) -> Figure:
     """One slot holds a block of all ranks, in whole 4 KiB pages; the file is whole 64 MiB."""
-    slot = indexer_offload_token_bytes(plan.model, tensor=plan.target.tp) * tier.block_tokens
-    return multiple_of(figure(plan.host_blocks) * figure(int(slot)), 64 * MIB)
+    slot = figure(tier.offload_token_bytes * tier.block_tokens)
+    return multiple_of(figure(plan.host_blocks) * slot, _OFFLOAD_STEP)

@@ -174,12 +174,7 @@ def _weights_on_one_gpu(model: ModelFacts, target: Target) -> tuple[int, str]:
     """What the fullest GPU holds: replicated tensors whole, the rest divided."""
     ranks = target.tp * target.pipeline
     parallel = Parallel(target.tp, target.pipeline, target.data, target.expert)
-    drafting = target.draft_tokens > 0
-    held = (
-        model.checkpoint.on_one_gpu(parallel, total_bytes=model.weight_bytes, draft=drafting)
-        if model.checkpoint is not None
-        else None
-    )
+    held = _held(model, parallel, draft=target.draft_tokens > 0)
     whole = f"{format_bytes(model.weight_bytes)} over {ranks} GPU(s)"
     if held is not None:
         spread = f"{whole} of {target.data} data-parallel ranks, experts over all" if target.data > 1 else whole
@@ -192,3 +187,14 @@ def _weights_on_one_gpu(model: ModelFacts, target: Target) -> tuple[int, str]:
         f"{format_bytes(rest)} over {ranks} GPU(s) of each data-parallel rank and "
         f"{format_bytes(model.expert_bytes)} of experts over all {ranks * target.data}"
     )
+
+
+def _held(model: ModelFacts, parallel: Parallel, *, draft: bool) -> int | None:
+    """Bytes by the tensors of the checkpoint; a size that somebody gave scales them, whatever it is near to."""
+    if model.checkpoint is None:
+        return None
+    counted = model.checkpoint.file_bytes
+    if counted is not None and model.weight_source.startswith("model.facts"):
+        held = model.checkpoint.on_one_gpu(parallel, draft=draft)
+        return None if held is None else cdiv(held * model.weight_bytes, counted)
+    return model.checkpoint.on_one_gpu(parallel, total_bytes=model.weight_bytes, draft=draft)

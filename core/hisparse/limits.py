@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 
 from hisparse import estimates
 from hisparse.architectures import Attention
 from hisparse.dialect import dialect
+from hisparse.hardware import NodeClass
 from hisparse.hbm import prefill_workspace_bytes
-from hisparse.plan import HostMemory, LengthRow, Limit, Mode, Resource, Seconds
-from hisparse.room import Room, overhead_bytes
+from hisparse.plan import HostMemory, LengthRow, Limit, Mode, Plan, Resource, Seconds, Target
+from hisparse.room import GPU_COUNTS, RAM_CHECK_PERCENT, Room, overhead_bytes
 from hisparse.rounding import ceil, decimal, whole_gib
 from hisparse.tier import HiSparseLayout
 from hisparse.units import GIB, format_bytes
@@ -21,14 +24,23 @@ _STOP_OVERHEAD = estimates.ENDPOINT_GRACE_SECONDS + estimates.SHUTDOWN_TIMEOUT_S
 _FP8_KV = (8, 9)
 _SAFE_FP8_BATCH = 16_384
 _HOPPER = 9
+_MORE = "add a replica"
+"""What always helps; the planner puts before it what it has tried."""
 
 
-def pays_above(tiered: HiSparseLayout | None, typical: LengthRow) -> int | None:
-    """Concurrent typical requests above which the tier decodes more tokens per second than plain KV would."""
-    if tiered is None:
-        return None
-    breaks_even = int(typical.plain) * estimates.HOST_READ_SLOWDOWN
-    return int(breaks_even) if breaks_even <= typical.tier else None
+def pays_above(typical: LengthRow, most: int, *, ranks: int) -> int | None:
+    """Concurrent typical requests above which the tier decodes more tokens per second than plain KV would.
+
+    None where not so many run: memory holds whole requests on each data-parallel rank, and the scheduler takes `most`.
+    """
+    plain, tier = _whole_requests(typical.plain, ranks), _whole_requests(typical.tier, ranks)
+    breaks_even = int(plain * estimates.HOST_READ_SLOWDOWN)
+    return breaks_even if breaks_even < min(tier, most) else None
+
+
+def _whole_requests(at_once: Fraction, ranks: int) -> int:
+    """Each data-parallel rank holds whole requests."""
+    return ranks * int(at_once / ranks)
 
 
 def lifecycle_seconds(room: Room, mode: Mode, host: HostMemory, at_max: LengthRow) -> Seconds:
@@ -88,7 +100,7 @@ def binding(
     requests: Fraction,
 ) -> Limit:
     target, tokens = room.target, room.target.typical
-    held = target.data * int(requests / target.data)  # each rank holds whole requests
+    held = _whole_requests(requests, target.data)
     if seqs < held:
         return Limit(
             Resource.SEQUENCES,
@@ -97,31 +109,70 @@ def binding(
             if target.max_requests
             else f"set context.maxConcurrentRequests up to {held}",
         )
+    at = target.max_tokens
     if tiered is not None:
-        at = target.max_tokens
         gpu, pool = tiered.gpu_concurrency(gpu_blocks, at), tiered.host_concurrency(host_blocks, at)
         if pool < gpu:
-            size = whole_gib((int(gpu * tiered.host_request_blocks(at)) + 2) * tiered.host_block_bytes)
             return Limit(
                 Resource.HOST_POOL,
                 f"the host pool of {format_bytes(host.pool)} holds {decimal(pool)} requests of {at:,} tokens where HBM"
                 f" would allow {decimal(gpu)}",
-                f"set kvTier.hostPool.size to {size // GIB}Gi on a node that has it",
+                _MORE,
             )
         return Limit(
             Resource.HBM,
             f"{format_bytes(room.budget)} of HBM hold {decimal(gpu)} requests of {at:,} tokens "
             f"({format_bytes(tiered.steady_blocks(at) * tiered.gpu_block_bytes)} each for indexer and hot rows)",
-            "more GPUs per replica (fewer weights on each), or another replica",
+            _MORE,
         )
-    plain = room.plain.concurrency(gpu_blocks, target.max_tokens)
-    cheaper = room.kv_dtype == "Bf16"
+    plain = room.plain.concurrency(gpu_blocks, at)
     return Limit(
         Resource.HBM,
-        f"{format_bytes(room.budget)} of HBM hold {decimal(plain)} requests of {target.max_tokens:,} tokens "
-        f"({format_bytes(room.plain.request_bytes(target.max_tokens))} each)",
-        "set context.kvCacheDtype Fp8 for twice as many, or add a replica" if cheaper else "add a replica or GPUs",
+        f"{format_bytes(room.budget)} of HBM hold {decimal(plain)} requests of {at:,} tokens "
+        f"({format_bytes(room.plain.request_bytes(at))} each)",
+        _MORE,
     )
+
+
+def relief(plan: Plan) -> Iterator[tuple[str, Target, NodeClass]]:
+    """Changes that may lift a plan's limit, the cheapest first; nobody has tried them yet."""
+    if plan.limit.resource is Resource.HOST_POOL and plan.tiered is not None:
+        yield from _larger_pool(plan, plan.tiered)
+    if plan.limit.resource is not Resource.HBM:
+        return
+    target, node = plan.target, plan.node
+    if plan.kv_dtype == "Bf16":
+        yield "set context.kvCacheDtype Fp8", replace(target, kv_dtype="Fp8"), node
+    for gpus in GPU_COUNTS:
+        if target.gpus < gpus <= node.gpus:
+            # fewer weights on each
+            more = replace(target, gpus=gpus, tensor=None, data=1, pipeline=1, decode_context=1, kv_bytes=None)
+            yield f"set resources.gpus to {gpus}", more, node
+
+
+def _larger_pool(plan: Plan, tiered: HiSparseLayout) -> Iterator[tuple[str, Target, NodeClass]]:
+    """As much pool as HBM can use: of this node, of more resources.memory, or of a larger node."""
+    target, node, at = plan.target, plan.node, plan.target.max_tokens
+    blocks = int(tiered.gpu_concurrency(plan.gpu_blocks, at) * tiered.host_request_blocks(at)) + 2
+    size = whole_gib(blocks * tiered.host_block_bytes)
+    asked = target.host_pool_bytes is not None or target.pool_requests is not None
+    wish = replace(target, host_pool_bytes=size if asked else None, pool_requests=None, pool_tokens=None)
+    pool = f"set kvTier.hostPool.size to {size // GIB}Gi" if asked else ""
+    if asked:
+        yield pool, wish, node
+    copies = target.data * (1 if tiered.shared else target.tp)
+    # the planner keeps the indexer offload beside a pool that it sizes, token for token
+    per_token = Fraction(tiered.host_block_bytes * copies, tiered.block_tokens)
+    both = size * copies * (1 + tiered.offload_token_bytes * target.data / per_token)
+    memory = whole_gib(ceil(both * 100 / RAM_CHECK_PERCENT) + overhead_bytes(target))
+    and_pool = f"{pool} and " if pool else ""
+    if target.memory_bytes is not None:
+        text = f"{and_pool}raise resources.memory to {memory // GIB}Gi"
+        yield text, replace(wish, memory_bytes=memory), node
+        text = f"{and_pool}leave resources.memory out on nodes with {memory // GIB}Gi of memory"
+    else:
+        text = f"{and_pool}use nodes with {memory // GIB}Gi of memory"
+    yield text, replace(wish, memory_bytes=None), replace(node, host_memory_bytes=memory)
 
 
 def warnings_of(room: Room, overhead: int) -> list[str]:
@@ -152,11 +203,17 @@ def warnings_of(room: Room, overhead: int) -> list[str]:
         and room.node.gpu.capability[0] == _HOPPER
     ):
         found.append(f"vLLM has been seen to refuse fp8 KV of {room.model.name} on Hopper (vllm#55221): try it first")
-    if room.model.attention is Attention.DSA and room.kv_dtype == "Fp8" and room.batched > _SAFE_FP8_BATCH:
+    on_hopper = room.node.gpu.capability[0] == _HOPPER
+    if (
+        on_hopper
+        and room.model.attention is Attention.DSA
+        and room.kv_dtype == "Fp8"
+        and room.batched > _SAFE_FP8_BATCH
+    ):
         found.append(
             f"maxBatchedTokens {room.batched} with fp8 KV on Hopper has run out of memory in FlashMLA; 8192 is safe"
         )
-    if room.kv_reason.startswith("Bf16 does not fit"):
+    if room.fell_back:
         found.append(f"KV cache in Fp8: {room.kv_reason}")
     if target.mode in {Mode.OFFLOAD, Mode.HISPARSE} and room.model.attention is not Attention.DSA:
         found.append("a dense model reads its whole KV each step: a host tier saves prefill, not HBM")

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hisparse import catalogue
-from hisparse.architectures import FAMILIES, Attention, Indexer, anatomy
+from hisparse.architectures import FAMILIES, Anatomy, Attention, Indexer, anatomy
 from hisparse.config import ConfigFields
 from hisparse.errors import SpecError
+from hisparse.experts import ExpertFields, expert_layers, read_experts
 from hisparse.layers import (
     ChunkedAttention,
     FullAttention,
-    IndexerKeys,
     Latent,
     LayerCaches,
     RecurrentState,
@@ -26,7 +26,10 @@ from hisparse.layers import (
 from hisparse.rope import RopeFacts, read_rope
 from hisparse.spec import ModelFactsSpec, ModelSpec
 from hisparse.units import parse_quantity
-from hisparse.weights import Checkpoint, read_checkpoint
+from hisparse.weights import Checkpoint, Precision, WeightFormat, read_checkpoint, weight_format
+
+_UNQUANTISED = "none"
+"""What a WeightFormat is called whose config.json names no method."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,9 @@ class ModelFacts:
 
     caches are those of every backbone layer; drafts, those of its MTP layers, come on top when speculative decoding
     uses them.
-    experts is 0 for a dense model; expert_bytes is the part of the weights that experts take (0 where not known).
-    weight_width is bytes per parameter, kv_width bytes of one element that is not quantised.
+    experts is 0 for a dense model; expert_bytes is the part of the weights that experts take (0 where not known), top_k
+    how many of them a token uses (None where the config of a mixture does not say).
+    weight_width is bytes per parameter (1 where quantised), kv_width bytes of one element of KV that is not quantised.
     checkpoint is None where the tensors of the architecture are not known; vocabulary and widths (of the MLP, of one
     expert) are 0 where the config does not say.
     """
@@ -59,7 +63,7 @@ class ModelFacts:
     vocabulary: int
     dense_width: int
     expert_width: int
-    experts_per_token: int
+    top_k: int | None
     dtype: str
     kv_width: int = 2
 
@@ -98,13 +102,45 @@ class ModelFacts:
             return self.checkpoint.parameters.active
         if not self.experts:
             return self.parameters
-        idle = self.expert_bytes * max(0, self.experts - self.experts_per_token) // self.experts
+        idle = self.expert_bytes * (self.experts - self.experts_per_token) // self.experts
         return self.parameters - self.parameters * idle // max(1, self.weight_bytes)
 
     @property
+    def experts_per_token(self) -> int:
+        """Experts of a layer that one token uses; 0 for a dense model. Raises SpecError where a config does not say."""
+        if not self.experts:
+            return 0
+        if self.top_k is None:
+            raise SpecError(
+                "spec.model.config",
+                f"num_experts_per_tok is missing, and {self.name} has {self.experts} experts per layer; "
+                "put the model's whole config.json here",
+            )
+        return min(self.top_k, self.experts)
+
+    @property
+    def has_indexer(self) -> bool:
+        """Whether an indexer chooses the rows that latent layers attend to, and keeps a cache of keys for it.
+
+        Every latent layer attends to chosen rows then: by its own indexer, or by that of an earlier layer. Needs
+        sparse-MLA kernels, which old GPUs do not have.
+        """
+        return self.indexer is not None
+
+    @property
+    def packs_fp8_rows(self) -> bool:
+        """Whether fp8 rows are fp8_ds_mla where the GPU's kernels take it: fp8 latent, fp32 scales, bf16 rotated keys.
+
+        A sparse model without rotated keys (GLM-5.3-Flash) has one byte per element on Hopper all the same: of the
+        backends for its 512-wide rows only FLASHINFER_MLA_SPARSE_SM90 takes fp8 (vLLM 0.33, platforms/cuda.py and
+        v1/attention/backends/mla).
+        """
+        return self.has_indexer and self.latent is not None and self.latent.rope_dim > 0
+
+    @property
     def is_sparse(self) -> bool:
-        """Whether an indexer chooses what is attended to, which needs kernels that old GPUs do not have."""
-        return any(isinstance(cache, IndexerKeys) for layer in self.caches for cache in layer)
+        """The same as has_indexer."""
+        return self.has_indexer
 
     @property
     def has_states(self) -> bool:
@@ -158,7 +194,7 @@ def facts_for(
     """Facts of the model that a spec names.
 
     hub_config and hub_index are config.json and model.safetensors.index.json of a public repo, where needed.
-    Raises SpecError where a fact is missing or the architecture is not known.
+    Raises SpecError where a fact that a plan needs is missing or the architecture is not known.
     """
     entry = _entry(model)
     config: Mapping[str, Any] | None = model.config
@@ -174,7 +210,9 @@ def facts_for(
     source = "total_size of model.safetensors.index.json"
     if weights is None and entry is not None:
         weights, source = entry.weight_bytes, entry.weight_source
-    return read_config(config, name=_source(model), facts=model.facts, weight_bytes=weights, weight_source=source)
+    found = read_config(config, name=_source(model), facts=model.facts, weight_bytes=weights, weight_source=source)
+    _ = found.experts_per_token  # no plan without it: a fault is told with those of the spec
+    return found
 
 
 def read_config(
@@ -196,8 +234,9 @@ def read_config(
     hidden = fields.number("hidden_size", "hiddenSize")
     rope = read_rope(config, max_positions=fields.fact("maxPositions"))
     checkpoint = read_checkpoint(config)
-    weights, weight_source = _weights(fields, weight_bytes, weight_source, checkpoint)
-    experts, expert_parameters = _experts(fields, len(found.layers) + len(found.drafts), hidden)
+    form = checkpoint.format if checkpoint else weight_format(config)
+    weights, weight_source = _weights(fields, form, weight_bytes, weight_source, checkpoint)
+    experts = _experts(fields, found, form, hidden, checkpoint, weights)
     return ModelFacts(
         name=name,
         architecture=architecture,
@@ -207,32 +246,38 @@ def read_config(
         indexer=found.indexer,
         hidden_size=hidden,
         attention_heads=heads,
-        experts=experts,
-        weight_width=_bytes_per_weight(fields),
-        expert_bytes=min(weights, expert_parameters * _bytes_per_weight(fields)),
+        experts=experts.named.count,
+        top_k=experts.named.per_token,
+        weight_width=form.dtype_bytes if form.method == _UNQUANTISED else 1,
+        expert_bytes=experts.size,
         rope=rope,
         weight_bytes=weights,
         weight_source=weight_source,
         checkpoint=checkpoint,
-        vocabulary=_size(fields, "vocab_size"),
-        dense_width=_size(fields, "intermediate_size"),
-        expert_width=_size(fields, "moe_intermediate_size") or (_size(fields, "intermediate_size") if experts else 0),
-        experts_per_token=(_size(fields, "num_experts_per_tok") or 1) if experts else 0,
+        vocabulary=fields.count("vocab_size", default=0),
+        dense_width=experts.dense_width,
+        expert_width=experts.width,
         dtype=fields.dtype(),
-        kv_width=fields.kv_width(),
     )
 
 
-def _size(fields: ConfigFields, key: str) -> int:
-    value = fields.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+@dataclass(frozen=True)
+class _Experts:
+    """The fields of the experts, bytes of them all, and the widths of a dense MLP and of one expert."""
+
+    named: ExpertFields
+    size: int
+    dense_width: int
+    width: int
 
 
-def _weights(fields: ConfigFields, known: int | None, source: str, checkpoint: Checkpoint | None) -> tuple[int, str]:
+def _weights(
+    fields: ConfigFields, form: WeightFormat, known: int | None, source: str, checkpoint: Checkpoint | None
+) -> tuple[int, str]:
     if (text := fields.fact("weights")) is not None:
         return parse_quantity(text), "model.facts.weights"
     if (count := fields.fact("parameterCount")) is not None:
-        return count * _weight_width(fields), "model.facts.parameterCount x dtype"
+        return count * _weight_width(fields, form), "model.facts.parameterCount x dtype"
     if known is not None:
         return known, source
     if checkpoint is not None and checkpoint.file_bytes is not None:
@@ -244,35 +289,41 @@ def _weights(fields: ConfigFields, known: int | None, source: str, checkpoint: C
     )
 
 
-def _experts(fields: ConfigFields, layers: int, hidden: int) -> tuple[int, int]:
-    """(experts per layer, parameters of all of them); 0 where the model is dense or does not say."""
-    keys = ("n_routed_experts", "num_experts", "num_local_experts")
-    count = next((value for key in keys if isinstance(value := fields.get(key), int) and value > 0), 0)
-    width = fields.get("moe_intermediate_size") or fields.get("intermediate_size")
-    dense = fields.get("first_k_dense_replace")
-    if not count or not isinstance(width, int):
-        return count, 0
+def _experts(
+    fields: ConfigFields, found: Anatomy, form: WeightFormat, hidden: int, checkpoint: Checkpoint | None, weights: int
+) -> _Experts:
+    """From the checkpoint's own tensors where they are known, else from the fields of config.json."""
+    named = read_experts(fields)
+    if checkpoint is not None:
+        share = int(weights * checkpoint.expert_share)
+        return _Experts(named, share, checkpoint.dense_width, checkpoint.expert_width)
+    dense = fields.widest("intermediate_size_mlp", "intermediate_size") or 0
+    if not named.count or named.width is None:
+        return _Experts(named, 0, dense, 0)
+    layers = len(found.layers)
+    name = f"layers.{layers - 1}.mlp.experts.0.up_proj"
+    # a format that is not known counts as 8 bits: experts are then too small rather than too large
+    precision = form.precision(name) if form.known else Precision(8)
+    matrix = (precision or Precision(8 * form.dtype_bytes)).matrix_bytes(named.width, hidden)
+    mixtures = sum(expert_layers(fields, layers)) + len(found.drafts)
     # gate, up and down projection of each expert
-    return count, count * 3 * hidden * width * (layers - (dense if isinstance(dense, int) else 0))
+    return _Experts(named, min(weights, mixtures * named.count * 3 * matrix), dense, named.width)
 
 
-def _bytes_per_weight(fields: ConfigFields) -> int:
-    """1 in 8 bits and for formats that it does not know: experts are then counted too small, not too large."""
-    return 1 if isinstance(fields.get("quantization_config"), Mapping) else fields.dtype_width()
-
-
-def _weight_width(fields: ConfigFields) -> int:
-    quantized = fields.get("quantization_config")
-    if isinstance(quantized, Mapping):
-        method = str(quantized.get("quant_method", ""))
-        if "fp8" in method:
-            return 1
-        raise SpecError(
-            "spec.model.facts.weights",
-            f"quantization_config.quant_method is {method!r}: parameter count x dtype does not give its size; "
-            "set the size of the weight files here",
-        )
-    return fields.dtype_width()
+def _weight_width(fields: ConfigFields, form: WeightFormat) -> int:
+    if form.method == _UNQUANTISED:
+        if (width := fields.dtype_bytes()) is not None:
+            return width
+        said = f"dtype {fields.dtype()!r}"
+    elif "fp8" in form.method:
+        return 1
+    else:
+        said = f"quantization_config.quant_method {form.method!r}"
+    raise SpecError(
+        "spec.model.facts.weights",
+        f"{said} does not give the size of {fields.fact('parameterCount')} parameters; "
+        "set the size of the weight files here",
+    )
 
 
 def _index_bytes(index: Mapping[str, Any] | None) -> int | None:

@@ -196,15 +196,26 @@ class Plan:
 
 @dataclass(frozen=True)
 class Shortfall:
-    """Why it does not fit, by how much, and what would change that. reason is a reason of PlanFeasible."""
+    """Why it does not fit, by how much, and what would change that. reason is a reason of PlanFeasible.
+
+    kv_dtype is the one that was tried last, or would have been first where nothing was tried. needed and available are
+    bytes, and GPUs where the limit is GPUs. hopeless: no number of these GPUs would do.
+    """
 
     model: ModelFacts
     node: NodeClass
     target: Target
     reason: str
     limit: Limit
+    kv_dtype: str
     needed: int
     available: int
     hbm: tuple[Term, ...]
     host_terms: tuple[Term, ...] = ()
     mode: Mode | None = None
+    hopeless: bool = False
+
+    @property
+    def distance(self) -> tuple[bool, bool, int]:
+        """How far from fitting, to be compared: lack of bytes is nearer than lack of GPUs, and that than other GPUs."""
+        return self.hopeless, self.limit.resource is Resource.GPUS, self.needed - self.available

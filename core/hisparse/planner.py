@@ -7,17 +7,19 @@ from dataclasses import replace
 from fractions import Fraction
 
 from hisparse import estimates
-from hisparse.acceptance import accept
+from hisparse.acceptance import accept, possible_dtypes, tier_obstacle
 from hisparse.architectures import Attention
+from hisparse.curve import point
 from hisparse.hardware import NodeClass
 from hisparse.hbm import MAX_REQUESTS, default_batched_tokens, hbm_terms
 from hisparse.layout import Drafting, kv_layout
-from hisparse.limits import binding, lifecycle_seconds, pays_above, timing_warnings, warnings_of
+from hisparse.limits import binding, lifecycle_seconds, pays_above, relief, timing_warnings, warnings_of
 from hisparse.model import ModelFacts
 from hisparse.plan import HostMemory, LengthRow, Limit, Mode, Plan, Resource, Shortfall, Target, Term
 from hisparse.prefill import prefill_seconds
 from hisparse.room import (
     RAM_CHECK_PERCENT,
+    SPARSE_KERNELS,
     Room,
     host_room,
     least_overhead_bytes,
@@ -29,11 +31,12 @@ from hisparse.shortfall import (
     Fits,
     hbm_shortfall,
     memory_shortfall,
+    pool_minimum_shortfall,
     pool_shortfall,
     too_few_gpus,
     too_old_gpu,
 )
-from hisparse.tier import HiSparseLayout, indexer_offload_token_bytes
+from hisparse.tier import HiSparseLayout
 from hisparse.units import GIB, MIB, format_bytes
 
 _SHM_FLOOR = 8 * GIB
@@ -42,8 +45,8 @@ _SHM_FLOOR = 8 * GIB
 _OFFLOAD_CEILING = 64 * GIB
 """Default of mode Offload; larger regions have failed to register with some models."""
 
-_SPARSE_KERNELS = (9, 10, 12)
-"""Compute capabilities with sparse-MLA backends (vLLM 0.32/0.33, v1/attention/backends/mla)."""
+_WORTHWHILE = Fraction(11, 10)
+"""A change that lifts the limit by less is not worth the words."""
 
 _WITHOUT_MEMORY = "leave resources.memory out"
 
@@ -61,18 +64,22 @@ def plan(model: ModelFacts, node: NodeClass, target: Target) -> Plan | Shortfall
             return too_few_gpus(model, node, target, fits)
         way = f"on nodes with {target.gpus} GPUs: {larger.limit.remedy}"
         return replace(larger, node=node, limit=replace(larger.limit, remedy=way))
-    if model.is_sparse and node.gpu.capability[0] not in _SPARSE_KERNELS:
+    if model.is_sparse and node.gpu.capability[0] not in SPARSE_KERNELS:
         return too_old_gpu(model, node, target)
     if (short := memory_shortfall(model, node, target)) is not None:
         without = plan(model, node, replace(target, memory_bytes=None))
         way = _WITHOUT_MEMORY + (f", then: {without.limit.remedy}" if isinstance(without, Shortfall) else "")
         return replace(short, limit=replace(short.limit, remedy=way))
-    return _best_dtype(model, node, target, fits=fits)
+    answer = _best_dtype(model, node, target, fits=fits)
+    return _relieved(answer) if isinstance(answer, Plan) else answer
 
 
 def plan_without_advice(model: ModelFacts, node: NodeClass, target: Target) -> Plan | Shortfall:
-    """The same for a node class with enough GPUs, without a search for what would help: for whoever asks many times."""
-    if model.is_sparse and node.gpu.capability[0] not in _SPARSE_KERNELS:
+    """The same for a node class with enough GPUs, without a search for what would help: for whoever asks many times.
+
+    What would lift the limit of a plan is then told without by how much.
+    """
+    if model.is_sparse and node.gpu.capability[0] not in SPARSE_KERNELS:
         return too_old_gpu(model, node, target)
     if (short := memory_shortfall(model, node, target)) is not None:
         return short
@@ -88,13 +95,30 @@ def _fits(model: ModelFacts) -> Fits:
     return fits
 
 
+def _relieved(plan: Plan) -> Plan:
+    """The plan with the first change that really lifts its limit, and by how much."""
+    for text, target, node in relief(plan):
+        if accept(plan.model, target):
+            continue
+        other = plan_without_advice(plan.model, node, target)
+        if not isinstance(other, Plan):
+            continue
+        gain = other.at_max.tier / plan.at_max.tier
+        # replicas on the same GPUs would give their number
+        if gain > max(_WORTHWHILE, Fraction(target.gpus, plan.target.gpus)):
+            remedy = f"{text} for {decimal(gain)} times as many, or {plan.limit.remedy}"
+            return replace(plan, limit=replace(plan.limit, remedy=remedy))
+    return plan
+
+
 def _best_dtype(model: ModelFacts, node: NodeClass, target: Target, *, fits: Fits | None) -> Plan | Shortfall:
-    if not _falls_back_to_fp8(model, target):
-        return _attempt(model, node, target, _dtype(model, target, fits=True), fits)
-    first = _attempt(model, node, target, _dtype(model, target, fits=True), None)
-    if isinstance(first, Plan) or first.limit.resource is not Resource.HBM:
-        return first
-    return _attempt(model, node, target, _dtype(model, target, fits=False), fits)
+    first, *others = possible_dtypes(model, target)
+    if not others:
+        return _attempt(model, node, target, first, fits)
+    answer = _attempt(model, node, target, first, None)
+    if isinstance(answer, Plan) or answer.limit.resource is not Resource.HBM:
+        return answer
+    return _attempt(model, node, target, others[-1], fits, fell_back=True)
 
 
 def smallest(plans: Sequence[Plan]) -> Plan:
@@ -106,9 +130,8 @@ def smallest(plans: Sequence[Plan]) -> Plan:
 
 
 def _attempt(
-    model: ModelFacts, node: NodeClass, target: Target, dtype: tuple[str, str], fits: Fits | None
+    model: ModelFacts, node: NodeClass, target: Target, kv_dtype: str, fits: Fits | None, *, fell_back: bool = False
 ) -> Plan | Shortfall:
-    kv_dtype, kv_reason = dtype
     batched = target.max_batched_tokens or default_batched_tokens(node.gpu)
     hbm, budget = hbm_terms(model, node, target, batched)
     plain = kv_layout(
@@ -122,82 +145,92 @@ def _attempt(
         version=target.engine_version,
         drafting=Drafting(model.drafts if target.draft_tokens else (), target.draft_tokens),
     )
-    room = Room(model, node, target, kv_dtype, kv_reason, batched, hbm, budget, plain)
+    kv_reason = _dtype_reason(model, target, fell_back=fell_back)
+    room = Room(model, node, target, kv_dtype, kv_reason, fell_back, batched, hbm, budget, plain)
     if budget <= 0:
         return hbm_shortfall(room, None, needed=plain.needed_bytes(target.max_tokens), fits=fits)
-    mode, reason = _mode(room)
+    if target.mode == "Auto":
+        return _auto(room, fits)
+    return _in_mode(room, Mode(target.mode), "kvTier.mode says so", fits)
+
+
+def _in_mode(room: Room, mode: Mode, reason: str, fits: Fits | None) -> Plan | Shortfall:
     if mode is Mode.HISPARSE:
         return _with_hisparse(room, reason, fits)
-    if not plain.holds(budget, target.max_tokens):
-        return hbm_shortfall(room, mode, needed=plain.needed_bytes(target.max_tokens), fits=fits)
-    return _without_tier(room, mode, reason, plain.blocks_in(budget))
+    plain, longest = room.plain, room.target.max_tokens
+    if not plain.holds(room.budget, longest):
+        return hbm_shortfall(room, mode, needed=plain.needed_bytes(longest), fits=fits)
+    return _without_tier(room, mode, reason, plain.blocks_in(room.budget))
 
 
-def _dtype(model: ModelFacts, target: Target, *, fits: bool) -> tuple[str, str]:
+def _dtype_reason(model: ModelFacts, target: Target, *, fell_back: bool) -> str:
     if target.kv_dtype != "Auto":
-        return target.kv_dtype, "context.kvCacheDtype says so"
+        return "context.kvCacheDtype says so"
     if model.attention is Attention.DSA:
-        return "Fp8", "DSA model: fp8 is its native KV format"
-    if fits:
-        return "Bf16", "full precision fits"
-    return "Fp8", "Bf16 does not fit maxTokens: digits deep in a long prompt may be recalled wrongly"
+        return "DSA model: fp8 is its native KV format"
+    if fell_back:
+        return "Bf16 does not fit maxTokens: digits deep in a long prompt may be recalled wrongly"
+    return "full precision fits"
 
 
-def _falls_back_to_fp8(model: ModelFacts, target: Target) -> bool:
-    return target.kv_dtype == "Auto" and model.attention is not Attention.DSA
-
-
-def _mode(room: Room) -> tuple[Mode, str]:
+def _auto(room: Room, fits: Fits | None) -> Plan | Shortfall:
+    """HiSparse where plain KV holds not one request of maxTokens, or where the tier that this node gives wins."""
     target, plain = room.target, room.plain
-    if target.mode != "Auto":
-        return Mode(target.mode), "kvTier.mode says so"
-    if room.model.attention is not Attention.DSA:
-        return Mode.NONE, f"{room.model.attention.value} model: HiSparse needs a DSA indexer"
-    if target.pipeline > 1:
-        return Mode.NONE, f"pipeline {target.pipeline}: HiSparse does not support pipeline parallelism"
-    if target.decode_context > 1:
-        return Mode.NONE, f"decode context parallel {target.decode_context}: HiSparse does not support it"
-    blocks = plain.blocks_in(room.budget)
+    if why := tier_obstacle(room.model, target):
+        return _in_mode(room, Mode.NONE, why, fits)
     if not plain.holds(room.budget, target.max_tokens):
-        return Mode.HISPARSE, f"one request of {target.max_tokens:,} tokens does not fit in plain KV"
-    layout = tier_layout(room)
-    typical = target.typical
-    tier, here = (
-        layout.gpu_concurrency(room.budget // layout.gpu_block_bytes, typical) * target.data,
-        plain.concurrency(blocks, typical) * target.data,
-    )
-    most = target.max_requests
-    if most is not None and here >= most:
-        return Mode.NONE, f"plain KV holds the {most} requests of context.maxConcurrentRequests at {typical:,} tokens"
-    gain = (min(tier, Fraction(most)) if most is not None else tier) / here
+        why = f"one request of {target.max_tokens:,} tokens does not fit in plain KV"
+        return _with_hisparse(room, why, fits)
+    mode, typical = Mode.NONE, target.typical
+    here = plain.concurrency(plain.blocks_in(room.budget), typical) * target.data
+    # no more than the scheduler runs at once, whatever memory holds
+    most = target.max_requests or target.data * MAX_REQUESTS
+    if here >= most:
+        which = "of context.maxConcurrentRequests" if target.max_requests else "that run at once"
+        return _in_mode(room, mode, f"plain KV holds the {most} requests {which} at {typical:,} tokens", fits)
+    tiered = _with_hisparse(room, "", None)
+    if isinstance(tiered, Shortfall):
+        return _in_mode(room, mode, f"HiSparse does not fit here: {tiered.limit.message}", fits)
+    gain = min(tiered.at_typical.tier, Fraction(most)) / here
     text = f"{decimal(gain)} times the concurrency at {typical:,} tokens"
     if gain >= estimates.AUTO_GAIN:
-        return Mode.HISPARSE, f"{text}, at least {estimates.AUTO_GAIN}"
-    return (
-        Mode.NONE,
-        f"HiSparse would give {text}; host reads cost more than that below {estimates.AUTO_GAIN}",
-    )
+        return replace(tiered, mode_reason=f"{text}, at least {estimates.AUTO_GAIN}")
+    ends = _what_ends(tiered, most)
+    why = f"HiSparse would give {text}{ends}; host reads cost more than that below {estimates.AUTO_GAIN}"
+    return _in_mode(room, mode, why, fits)
+
+
+def _what_ends(plan: Plan, most: int) -> str:
+    """What keeps the tier from more requests of typicalTokens than it has, where that is not HBM."""
+    tiered, target = plan.tiered, plan.target
+    assert tiered is not None  # noqa: S101 - asked of a tier only
+    if most < plan.at_typical.tier:
+        return f": no more than {most} requests run at once"
+    pool = tiered.host_concurrency(plan.host_blocks, target.typical)
+    if pool < tiered.gpu_concurrency(plan.gpu_blocks, target.typical):
+        return f": the host pool of {format_bytes(plan.host.pool)} holds {decimal(pool)} requests"
+    return ""
 
 
 def _with_hisparse(room: Room, reason: str, fits: Fits | None) -> Plan | Shortfall:
-    model, target = room.model, room.target
-    layout = tier_layout(room)
+    target, layout = room.target, tier_layout(room)
     gpu_blocks = room.budget // layout.gpu_block_bytes
     admission = layout.admission_blocks(target.max_tokens) + room.plain.reserved_blocks
     if gpu_blocks < admission:
         needed = admission * layout.gpu_block_bytes
         return hbm_shortfall(room, Mode.HISPARSE, needed=needed, fits=fits)
     copies = target.data * (1 if layout.shared else target.tp)
-    minimum = layout.minimum_host_blocks(target.max_tokens) * layout.host_block_bytes
+    minimum = layout.minimum_pool_bytes(target.max_tokens)
+    if target.host_pool_bytes is not None and target.host_pool_bytes < minimum:
+        return pool_minimum_shortfall(room, minimum=minimum, copies=copies, fits=fits)
     space = host_room(room)
-    per_token = indexer_offload_token_bytes(model, tensor=target.tp)
     pool = _wanted_pool(room, layout, gpu_blocks, minimum, copies, space)
     needed = pool * copies
     if space is not None and needed * 100 > space * RAM_CHECK_PERCENT:
         return pool_shortfall(room, pool=pool, minimum=minimum, copies=copies, space=space, fits=fits)
     host_blocks = pool // layout.host_block_bytes
     left = space if target.memory_bytes is None else max(needed, target.memory_bytes - overhead_bytes(target))
-    offload, warnings = _indexer_offload(target, per_token, host_blocks * layout.block_tokens, needed, left)
+    offload, warnings = _indexer_offload(target, layout, host_blocks, needed, left)
     warnings += _private_pool_warning(target, layout, pool, copies)
     warnings += _pool_warnings(room, layout, gpu_blocks, pool)
     shm = (needed if layout.shared else 0) + offload + _SHM_FLOOR
@@ -221,7 +254,7 @@ def _with_hisparse(room: Room, reason: str, fits: Fits | None) -> Plan | Shortfa
         Term(
             "indexer offload",
             offload,
-            f"{decimal(per_token)} B per host-pool token: repeated prefixes stay warm",
+            f"{decimal(layout.offload_token_bytes)} B per host-pool token: repeated prefixes stay warm",
         ),
         _overhead_term(target, host.overhead),
     )
@@ -246,36 +279,50 @@ def _with_hisparse(room: Room, reason: str, fits: Fits | None) -> Plan | Shortfa
 def _wanted_pool(
     room: Room, layout: HiSparseLayout, gpu_blocks: int, minimum: int, copies: int, space: int | None
 ) -> int:
-    """The logical pool of one data-parallel replica: as asked, else where HBM binds at maxTokens or the node ends."""
+    """The logical pool of one data-parallel replica: as asked, else where HBM binds at maxTokens or the node ends.
+
+    What is not asked for in bytes grows and shrinks with maxTokens in one way: requests at once never rise with it. So
+    the least that the engine takes is not rounded up to whole GiB, and of a user's own resources.memory the usual
+    overhead stays free of all but that least.
+    """
     target = room.target
     if target.host_pool_bytes is not None:
         return target.host_pool_bytes
     if target.pool_requests is not None and target.pool_tokens is not None:
-        blocks = target.pool_requests * layout.host_request_blocks(target.pool_tokens) + 2
-        return whole_gib(max(blocks * layout.host_block_bytes, minimum))
-    useful = layout.gpu_concurrency(gpu_blocks, target.max_tokens) * layout.host_request_blocks(target.max_tokens)
-    pool = whole_gib((int(useful) + 2) * layout.host_block_bytes)
-    if space is not None:
-        # of a user's own resources.memory, the usual overhead stays free where one request still fits then
-        usual = max(0, space - (overhead_bytes(target) - least_overhead_bytes(target)))
-        if target.memory_bytes is not None and usual * RAM_CHECK_PERCENT >= minimum * copies * 100:
-            space = usual
-        # keep the indexer offload beside the pool: both grow with the pool's tokens
-        pinned = Fraction(layout.host_block_bytes * copies, layout.block_tokens)
-        share = pinned / (pinned + indexer_offload_token_bytes(room.model, tensor=target.tp) * target.data)
-        give = int(Fraction(space * RAM_CHECK_PERCENT, 100 * copies) * share)
-        pool = min(pool, give // GIB * GIB)
-    return max(pool, whole_gib(minimum))
+        return max(_asked_pool(layout, target.pool_requests, target.pool_tokens), minimum)
+    useful = _useful_pool(layout, gpu_blocks, target.max_tokens)
+    if space is None:
+        return useful
+    if target.memory_bytes is not None:
+        space = max(0, target.memory_bytes - overhead_bytes(target))
+    # keep the indexer offload beside the pool: both grow with the pool's tokens
+    pinned = Fraction(layout.host_block_bytes * copies, layout.block_tokens)
+    share = pinned / (pinned + layout.offload_token_bytes * target.data)
+    give = int(Fraction(space * RAM_CHECK_PERCENT, 100 * copies) * share)
+    return max(min(useful, give // GIB * GIB), minimum)
+
+
+def _asked_pool(layout: HiSparseLayout, requests: int, tokens: int) -> int:
+    """The pool of kvTier.hostPool forRequests and atTokens, with the two blocks that the engine keeps for itself."""
+    return (requests * layout.host_request_blocks(tokens) + 2) * layout.host_block_bytes
+
+
+def _useful_pool(layout: HiSparseLayout, gpu_blocks: int, tokens: int) -> int:
+    """What HBM can make use of where all requests have `tokens`, in whole GiB."""
+    blocks = int(layout.gpu_concurrency(gpu_blocks, tokens) * layout.host_request_blocks(tokens)) + 2
+    return whole_gib(blocks * layout.host_block_bytes)
 
 
 def _indexer_offload(
-    target: Target, per_token: Fraction, pool_tokens: int, pinned: int, space: int | None
+    target: Target, layout: HiSparseLayout, host_blocks: int, pinned: int, space: int | None
 ) -> tuple[int, list[str]]:
     """(bytes on the node, warnings)."""
     without = "repeated prefixes are prefilled again once other prompts have passed through HBM"
     if target.indexer_offload is False:
         return 0, [f"the indexer offload is off: {without}"]
-    size = target.indexer_offload_bytes or whole(int(per_token * pool_tokens), 64 * MIB)
+    size = target.indexer_offload_bytes or whole(
+        int(layout.offload_token_bytes * host_blocks * layout.block_tokens), 64 * MIB
+    )
     total = size * target.data
     if space is not None and pinned + total > space:
         return 0, [f"{format_bytes(total)} for the indexer offload do not fit beside the host pool: {without}"]
@@ -283,16 +330,13 @@ def _indexer_offload(
 
 
 def _pool_warnings(room: Room, layout: HiSparseLayout, gpu_blocks: int, pool: int) -> list[str]:
-    target, at = room.target, room.target.max_tokens
-    useful = int(layout.gpu_concurrency(gpu_blocks, at) * layout.host_request_blocks(at)) + 2
-    most = whole_gib(useful * layout.host_block_bytes)
+    target = room.target
+    most = _useful_pool(layout, gpu_blocks, target.max_tokens)
     found = []
     if target.host_pool_bytes is not None and pool > most:
         found.append(f"HBM can make use of {format_bytes(most)} of host pool; {format_bytes(pool - most)} stay idle")
     if target.pool_requests is not None and target.pool_tokens is not None:
-        asked = whole_gib(
-            (target.pool_requests * layout.host_request_blocks(target.pool_tokens) + 2) * layout.host_block_bytes
-        )
+        asked = _asked_pool(layout, target.pool_requests, target.pool_tokens)
         if pool > asked:
             found.append(
                 f"kvTier.hostPool asks for {format_bytes(asked)}; the engine does not start with less than "
@@ -385,6 +429,7 @@ def _region_shortfall(room: Room, mode: Mode, *, region: int, space: int) -> Sho
             f"{format_bytes(planned)} for the engine itself) and {format_bytes(offered)} are there",
             " or ".join(ways),
         ),
+        kv_dtype=room.kv_dtype,
         needed=region + planned,
         available=offered,
         hbm=room.hbm,
@@ -424,16 +469,21 @@ def _lengths(target: Target) -> tuple[int, ...]:
 
 
 def _row(room: Room, tokens: int, layout: HiSparseLayout | None, gpu_blocks: int, host_blocks: int) -> LengthRow:
-    data = room.target.data
-    plain = room.plain.concurrency(room.plain.blocks_in(room.budget), tokens) * data
-    tier = layout.concurrency(gpu_blocks, host_blocks, tokens) * data if layout else plain
-    gain = tier / plain if layout and plain >= data else None  # each rank has to hold one
+    at = point(
+        room.plain,
+        layout,
+        tokens,
+        budget=room.budget,
+        gpu_blocks=gpu_blocks,
+        host_blocks=host_blocks,
+        ranks=room.target.data,
+    )
     return LengthRow(
         tokens=tokens,
-        plain=plain,
-        tier=tier,
-        gain=gain,
-        speedup=gain / estimates.HOST_READ_SLOWDOWN if gain is not None else None,
+        plain=at.plain,
+        tier=at.tier,
+        gain=at.ratio,
+        speedup=at.ratio / estimates.HOST_READ_SLOWDOWN if at.ratio is not None else None,
         prefill_seconds=prefill_seconds(room.model, room.node.gpu, tokens, ranks=room.target.tp * room.target.pipeline),
     )
 
@@ -481,7 +531,7 @@ def _finish(
         at_max=at_max,
         at_typical=at_typical,
         admission_at_max=admission,
-        pays_above=pays_above(tiered, at_typical),
+        pays_above=pays_above(at_typical, seqs, ranks=target.data) if tiered is not None else None,
         limit=binding(room, tiered, gpu_blocks, host_blocks, host, seqs, requests),
         warnings=(*warnings, *warnings_of(room, host.overhead), *timing_warnings(seconds)),
     )

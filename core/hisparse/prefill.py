@@ -52,9 +52,6 @@ EXPANDED_DIM: Final = 128
 INDEX_HEADS: Final = 32
 """Query heads of a lightning indexer: 32 in GLM-5.x, 64 in DeepSeek-V3.2; the smaller, so that a bound stays one."""
 
-SPARSE_ROWS: Final = 2048
-"""Rows that a sparse layer attends to where the model does not say (index_topk of every DSA model so far)."""
-
 _STATE_FLOP: Final = 6
 """Decay, update and read of one element of a recurrent state: two operations each."""
 
@@ -194,7 +191,6 @@ def _at_peak(model: ModelFacts, gpu: Gpu, work: Work, ranks: int) -> Fraction:
 
 def _layer_work(model: ModelFacts, layer: LayerCaches, tokens: int, chunk: int) -> Work:
     heads = model.attention_heads
-    sparse = is_sparse(model, layer)
     attention = indexer = expansion = 0
     for cache in layer:
         match cache:
@@ -206,9 +202,9 @@ def _layer_work(model: ModelFacts, layer: LayerCaches, tokens: int, chunk: int) 
                 whole, rest = divmod(tokens, cache.chunk)
                 pairs = whole * causal_pairs(cache.chunk) + causal_pairs(rest)
                 attention += 2 * heads * (cache.key_dim + cache.value_dim) * pairs
-            case Latent() if sparse:
+            case Latent() if model.indexer is not None:
                 # absorbed: queries and sums have the width of the latent row
-                attention += 2 * heads * (2 * cache.rank + cache.rope_dim) * causal_pairs(tokens, sparse_rows(model))
+                attention += 2 * heads * (2 * cache.rank + cache.rope_dim) * causal_pairs(tokens, model.indexer.top_k)
             case Latent():
                 attention += 2 * heads * (2 * EXPANDED_DIM + cache.rope_dim) * causal_pairs(tokens)
                 passes = cdiv(tokens, chunk)
@@ -218,16 +214,6 @@ def _layer_work(model: ModelFacts, layer: LayerCaches, tokens: int, chunk: int) 
             case RecurrentState():
                 attention += state_flop(cache) * tokens
     return Work(0, attention, indexer, expansion)
-
-
-def is_sparse(model: ModelFacts, layer: LayerCaches) -> bool:
-    """Whether the layer attends to chosen rows only: by an indexer of its own, or by that of an earlier layer."""
-    return model.attention is Attention.DSA or any(isinstance(cache, IndexerKeys) for cache in layer)
-
-
-def sparse_rows(model: ModelFacts) -> int:
-    """Rows that a sparse layer attends to at most."""
-    return model.indexer.top_k if model.indexer else SPARSE_ROWS
 
 
 def state_flop(state: RecurrentState) -> int:

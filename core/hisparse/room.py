@@ -15,15 +15,23 @@ RAM_CHECK_PERCENT = 95
 """The engine refuses a pool larger than this share of the RAM that it finds available."""
 
 
+SPARSE_KERNELS = (9, 10, 12)
+"""Compute capabilities with sparse-MLA backends (vLLM 0.32/0.33, v1/attention/backends/mla)."""
+
+GPU_COUNTS = (1, 2, 4, 8, 16, 32, 64)
+"""GPUs of one replica that are tried or named: powers of two, which widths and vocabularies divide where heads do."""
+
+
 @dataclass(frozen=True)
 class Room:
-    """What one attempt has to work with."""
+    """What one attempt has to work with. fell_back: the dtype is Fp8 only because Bf16 does not fit."""
 
     model: ModelFacts
     node: NodeClass
     target: Target
     kv_dtype: str
     kv_reason: str
+    fell_back: bool
     batched: int
     hbm: tuple[Term, ...]
     budget: int
@@ -36,12 +44,18 @@ def tier_layout(room: Room) -> HiSparseLayout:
         room.model,
         room.kv_dtype,
         room.node.gpu,
-        max_batched_tokens=room.batched,
+        in_flight_tokens=room.plain.in_flight_tokens,
         shared=shared_pool(room.target),
+        tensor=room.target.tp,
         device_buffer=room.target.device_buffer_tokens,
-        mtp_layers=room.model.mtp_layers if room.target.draft_tokens else 0,
+        mtp_layers=drafting_layers(room.model, room.target),
         draft_tokens=room.target.draft_tokens,
     )
+
+
+def drafting_layers(model: ModelFacts, target: Target) -> int:
+    """MTP layers that keep KV: those of the model where tokens are drafted."""
+    return model.mtp_layers if target.draft_tokens else 0
 
 
 def shared_pool(target: Target) -> bool:

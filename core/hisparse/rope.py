@@ -16,6 +16,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Final
 
+from hisparse.config import nested_model
 from hisparse.errors import SpecError
 from hisparse.rounding import ceil
 
@@ -193,9 +194,9 @@ def read_rope(config: Mapping[str, Any], *, max_positions: int | None = None) ->
     max_positions takes the place of the config's length (model.facts.maxPositions); vLLM reads its own config, so it
     changes nothing there. Raises SpecError where neither has one, or where a factor or length is not a number.
     """
-    inner = config.get("text_config") or config.get("llm_config")
+    inner = nested_model(config)
     text = config
-    if isinstance(inner, Mapping):
+    if inner is not None:
         text = {**config, **{key: value for key, value in inner.items() if value is not None}}
     lengths = {key: _count(text, key) for key in _LENGTH_KEYS if text.get(key) is not None}
     # Cohere's model_max_length wins; of the other keys the smallest does

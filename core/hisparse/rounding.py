@@ -1,40 +1,42 @@
-"""Rounding, always to the side that promises less."""
+"""Rounding of whole numbers and fractions, always exact and always to the side that promises less."""
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 from hisparse.units import GIB
 
 
-def whole(value: int, step: int) -> int:
-    return -(-value // step) * step
-
-
-def whole_gib(value: int) -> int:
-    return whole(value, GIB)
-
-
-def quantity_at_least(value: int) -> str:
-    return f"{whole_gib(value) // GIB}Gi"
-
-
-def ceil(value: Fraction | int) -> int:
-    exact = Fraction(value)
-    return -(-exact.numerator // exact.denominator)
-
-
-def decimal(value: Fraction) -> str:
-    """Two decimals, cut off rather than rounded up: a promise is never rounded in its own favour."""
-    hundredths = int(value * 100)
-    return f"{hundredths // 100}.{hundredths % 100:02d}"
-
-
 def cdiv(value: int, step: int) -> int:
-    """Ceiling division of non-negative integers."""
+    """The number of steps that hold `value`: value / step rounded up."""
     return -(-value // step)
 
 
 def round_up(value: int, step: int) -> int:
     """The smallest multiple of `step` that is at least `value`."""
     return cdiv(value, step) * step
+
+
+whole = round_up
+
+
+def ceil(value: Fraction | int) -> int:
+    """The smallest whole number that is at least `value`; exact, since a Fraction is never made a float."""
+    return math.ceil(value)
+
+
+def whole_gib(value: int) -> int:
+    """The smallest number of whole GiB, in bytes, that is at least `value` bytes."""
+    return round_up(value, GIB)
+
+
+def quantity_at_least(value: int) -> str:
+    """The same as a Kubernetes quantity: "12Gi"."""
+    return f"{cdiv(value, GIB)}Gi"
+
+
+def decimal(value: Fraction) -> str:
+    """Two decimals, cut off rather than rounded up: a promise is never rounded in its own favour."""
+    hundredths = int(value * 100)
+    return f"{hundredths // 100}.{hundredths % 100:02d}"

@@ -17,7 +17,8 @@ from hisparse.rounding import cdiv, round_up
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_FP8_SCALE_GROUP: Final = 128
+FP8_SCALE_GROUP: Final = 128
+FP8_SCALE_BYTES: Final = 4
 _FLOAT32: Final = 4
 _FLOAT16: Final = 2
 _PACKED_ROW_CAPABILITIES: Final = (9, 12)
@@ -85,14 +86,19 @@ def latent_row_bytes(cache: Latent, dtype: KvDtype, gpu: Gpu, *, sparse: bool) -
     """
     if dtype.name == "Bf16":
         return (cache.rank + cache.rope_dim) * 2
-    if sparse and cache.rope_dim and gpu.capability[0] in _PACKED_ROW_CAPABILITIES:
-        return cache.rank + cdiv(cache.rank, _FP8_SCALE_GROUP) * _FLOAT32 + cache.rope_dim * 2
+    if packs_scales(cache, gpu, sparse=sparse):
+        return cache.rank + cdiv(cache.rank, FP8_SCALE_GROUP) * FP8_SCALE_BYTES + cache.rope_dim * 2
     return cache.rank + cache.rope_dim
+
+
+def packs_scales(cache: Latent, gpu: Gpu, *, sparse: bool) -> bool:
+    """Whether a row in fp8 is fp8_ds_mla on this GPU."""
+    return sparse and cache.rope_dim > 0 and gpu.capability[0] in _PACKED_ROW_CAPABILITIES
 
 
 def indexer_row_bytes(cache: IndexerKeys) -> int:
     """Bytes of one row of an indexer cache: fp8 keys and one fp32 scale per 128."""
-    return cache.head_dim + cdiv(cache.head_dim, _FP8_SCALE_GROUP) * _FLOAT32
+    return cache.head_dim + cdiv(cache.head_dim, FP8_SCALE_GROUP) * FP8_SCALE_BYTES
 
 
 def state_bytes(state: RecurrentState, *, tensor: int, speculative: int = 0) -> int:

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from hisparse.acceptance import pool_fault, possible_dtypes
 from hisparse.architectures import Attention
 from hisparse.hardware import NodeClass, format_memory
 from hisparse.hbm import BATCHED_TOKENS
+from hisparse.lengths import at_length, last_that
 from hisparse.model import ModelFacts
 from hisparse.plan import Limit, Mode, Resource, Shortfall, Target, Term
-from hisparse.room import RAM_CHECK_PERCENT, Room, least_overhead_bytes, overhead_bytes
-from hisparse.rounding import quantity_at_least
+from hisparse.room import GPU_COUNTS, RAM_CHECK_PERCENT, SPARSE_KERNELS, Room, least_overhead_bytes, overhead_bytes
+from hisparse.rounding import quantity_at_least, whole_gib
 from hisparse.units import GIB, format_bytes, format_quantity
 
 Fits = Callable[[Target, NodeClass], bool]
@@ -26,6 +28,7 @@ _COMMON_SERVER = 8
 _USUAL_UTILIZATION = 92
 _SMALL_BATCH = 2048
 _STEP = 1024
+_KERNELS = f"{', '.join(map(str, SPARSE_KERNELS[:-1]))} or {SPARSE_KERNELS[-1]}"
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ def too_few_gpus(model: ModelFacts, node: NodeClass, target: Target, fits: Fits 
             f"{target.gpus} GPUs are asked for and a {node.product} node has {node.gpus}",
             f"set resources.gpus to {node.gpus} or {use}" if can else use,
         ),
+        kv_dtype=possible_dtypes(model, target)[0],
         needed=target.gpus,
         available=node.gpus,
         hbm=(),
@@ -65,13 +69,15 @@ def too_old_gpu(model: ModelFacts, node: NodeClass, target: Target) -> Shortfall
         reason="NoMatchingNodes",
         limit=Limit(
             Resource.GPUS,
-            f"{model.name} has sparse attention, whose kernels need compute capability 9, 10 or 12; {node.product} has "
+            f"{model.name} has sparse attention, whose kernels need compute capability {_KERNELS}; {node.product} has "
             f"{major}.{minor}",
             "use H100, H200 or newer GPUs",
         ),
-        needed=9,
-        available=major,
+        kv_dtype=possible_dtypes(model, target)[0],
+        needed=target.gpus,
+        available=0,
         hbm=(),
+        hopeless=True,
     )
 
 
@@ -101,6 +107,7 @@ def memory_shortfall(model: ModelFacts, node: NodeClass, target: Target) -> Shor
         target=target,
         reason="HostMemoryInsufficient",
         limit=Limit(Resource.HOST_MEMORY, message, ""),
+        kv_dtype=possible_dtypes(model, target)[0],
         needed=needed,
         available=available,
         hbm=(),
@@ -129,6 +136,7 @@ def hbm_shortfall(room: Room, mode: Mode | None, *, needed: int, fits: Fits | No
         target=target,
         reason="HBMInsufficient",
         limit=Limit(Resource.HBM, message, " or ".join(changes) or none),
+        kv_dtype=room.kv_dtype,
         needed=needed + max(0, -room.budget),
         available=max(0, room.budget),
         hbm=(*room.hbm, Term("KV cache", room.budget, "what is left")),
@@ -169,10 +177,44 @@ def pool_shortfall(room: Room, *, pool: int, minimum: int, copies: int, space: i
             f"leave {format_bytes(space)}, of which the engine pins at most {RAM_CHECK_PERCENT} %",
             " or ".join(changes),
         ),
+        kv_dtype=room.kv_dtype,
         needed=needed,
         available=space * RAM_CHECK_PERCENT // 100,
         hbm=room.hbm,
         host_terms=(Term("host pool", needed, f"{copies} x {format_bytes(pool)}"),),
+        mode=Mode.HISPARSE,
+    )
+
+
+def pool_minimum_shortfall(room: Room, *, minimum: int, copies: int, fits: Fits | None) -> Shortfall:
+    """The host pool that was asked for is smaller than the engine takes with this GPU's rows."""
+    target, wanted = room.target, room.target.host_pool_bytes or 0
+    fault = pool_fault(wanted, format_bytes(minimum), target.max_tokens)
+    larger = replace(target, host_pool_bytes=whole_gib(minimum))
+    changes = []
+    if fits is not None:
+        if fits(larger, room.node):
+            changes.append(f"set kvTier.hostPool.size to {quantity_at_least(minimum)}")
+        if (longest := _longest(room.model, room.node, target, fits)) is not None:
+            changes.append(f"lower context.maxTokens to {longest}")
+    memory = quantity_at_least(whole_gib(minimum) * copies * 100 // RAM_CHECK_PERCENT + overhead_bytes(target))
+    own = "" if target.memory_bytes is None else " and leave resources.memory out"
+    both = f"set kvTier.hostPool.size to {quantity_at_least(minimum)}{own} on nodes with {memory} of memory"
+    return Shortfall(
+        model=room.model,
+        node=room.node,
+        target=target,
+        reason="HostMemoryInsufficient",
+        limit=Limit(
+            Resource.HOST_POOL,
+            f"kvTier.hostPool.size {fault} on {room.node.gpu.name}",
+            " or ".join(changes) or both,
+        ),
+        kv_dtype=room.kv_dtype,
+        needed=minimum,
+        available=wanted,
+        hbm=room.hbm,
+        host_terms=(Term("host pool", wanted, "as kvTier.hostPool.size says"),),
         mode=Mode.HISPARSE,
     )
 
@@ -186,7 +228,7 @@ def _remedy(room: Room, fits: Fits, *, first: tuple[_Change, ...] = ()) -> list[
     found = [change.text for change in _costly(room) if fits(change.target, node)][:1]
     if (longest := _longest(room.model, node, target, fits)) is not None:
         found.append(f"lower context.maxTokens to {longest}")
-    for gpus in (n for n in (2, 4, 8, 16) if target.gpus < n <= max(node.gpus, _COMMON_SERVER)):
+    for gpus in (n for n in GPU_COUNTS if target.gpus < n <= max(node.gpus, _COMMON_SERVER)):
         more = replace(target, gpus=gpus, tensor=None, data=1, pipeline=1)
         if fits(more, replace(node, gpus=max(node.gpus, gpus))):
             found.append(f"set resources.gpus to {gpus}")
@@ -232,22 +274,5 @@ def _costly(room: Room) -> Iterator[_Change]:
 
 def _longest(model: ModelFacts, node: NodeClass, target: Target, fits: Fits) -> int | None:
     """The largest maxTokens, in whole 1,024s, with which the same spec fits."""
-    low, high = 0, target.max_tokens // _STEP
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(_shortened(model, target, middle * _STEP), node):
-            low = middle
-        else:
-            high = middle - 1
-    return low * _STEP or None
-
-
-def _shortened(model: ModelFacts, target: Target, tokens: int) -> Target:
-    at = target.pool_tokens
-    return replace(
-        target,
-        max_tokens=tokens,
-        typical_tokens=min(target.typical, tokens),
-        pool_tokens=min(at, tokens) if at is not None else None,
-        rope_factor=target.rope_factor if tokens > model.max_positions else None,
-    )
+    steps = last_that(lambda step: fits(at_length(model, target, step * _STEP), node), 0, target.max_tokens // _STEP)
+    return steps * _STEP or None

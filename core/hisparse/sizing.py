@@ -12,23 +12,19 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
-from hisparse.acceptance import accept
-from hisparse.architectures import Attention
+from hisparse.acceptance import accept, possible_dtypes, tier_obstacle
 from hisparse.hardware import Gpu, NodeClass
+from hisparse.lengths import at_length, last_that
 from hisparse.model import ModelFacts
-from hisparse.plan import Mode, Plan, Resource, Shortfall, Target
+from hisparse.plan import Mode, Plan, Shortfall, Target
 from hisparse.planner import plan, plan_without_advice
+from hisparse.room import GPU_COUNTS
 from hisparse.rope import RopeAdvice, RopeState, rope_advice
 from hisparse.rounding import decimal
 from hisparse.units import GIB
 
 MOST_TOKENS: Final = 16_777_216
 """The largest context.maxTokens that a spec takes."""
-
-GPU_COUNTS: Final = (1, 2, 4, 8, 16, 32, 64)
-"""GPUs of one replica that are tried: powers of two, which widths and vocabularies divide where heads do."""
-
-_HOST_POOL: Final = "spec.kvTier.hostPool.size"
 
 _USUAL_FACTORS: Final = (2, 4, 8)
 """RoPE factors that model cards name."""
@@ -130,8 +126,8 @@ def longest_context(model: ModelFacts, node: NodeClass, target: Target, *, reque
         # one token fits, and not `requests` of them
         return LongestContext(model, node, target, requests, ways, None, None, positions, 0, None)
     wish = at_length(model, target, best.tokens)
-    asked = plan_without_advice(model, node, wish)
-    sound = isinstance(asked, Plan) and _held(asked) >= requests and not _pool_fault(model, wish)
+    asked = plan(model, node, wish)
+    sound = isinstance(asked, Plan) and _held(asked) >= requests and not accept(model, wish)
     answer = asked if isinstance(asked, Plan) and sound else best.plan
     rope = rope_advice(model.rope, memory) if memory > positions else None
     return LongestContext(model, node, target, requests, ways, answer, None, positions, memory, rope)
@@ -153,30 +149,12 @@ def positions_of(model: ModelFacts, target: Target) -> int:
     return min(MOST_TOKENS, max(model.max_positions, reached))
 
 
-def at_length(model: ModelFacts, target: Target, tokens: int) -> Target:
-    """The same wish for requests of up to `tokens`: what cannot be longer is cut, and no scaling without need."""
-    at = target.pool_tokens
-    typical = target.typical_tokens
-    return replace(
-        target,
-        max_tokens=tokens,
-        typical_tokens=min(typical, tokens) if typical is not None else None,
-        pool_tokens=min(at, tokens) if at is not None else None,
-        rope_factor=target.rope_factor if tokens > model.max_positions else None,
-    )
-
-
 def _single(model: ModelFacts, target: Target) -> Iterator[Target]:
     """The target with one mode and one dtype: those that Auto may end in, the one that loses least first."""
-    sparse = model.attention is Attention.DSA
     modes: tuple[str, ...] = (target.mode,)
     if target.mode == "Auto":
-        may_tier = sparse and target.pipeline == 1 and target.decode_context == 1
-        modes = (Mode.NONE.value, Mode.HISPARSE.value) if may_tier else (Mode.NONE.value,)
-    dtypes: tuple[str, ...] = (target.kv_dtype,)
-    if target.kv_dtype == "Auto":
-        dtypes = ("Fp8",) if sparse else ("Bf16", "Fp8")
-    for dtype in dtypes:
+        modes = (Mode.NONE.value,) if tier_obstacle(model, target) else (Mode.NONE.value, Mode.HISPARSE.value)
+    for dtype in possible_dtypes(model, target):
         for mode in modes:
             yield replace(target, mode=mode, kv_dtype=dtype)
 
@@ -196,10 +174,7 @@ def _longest(model: ModelFacts, node: NodeClass, target: Target, requests: int, 
     """The largest length from `low` (taken for granted) to `high` that fits."""
 
     def attempt(tokens: int) -> Plan | None:
-        wish = at_length(model, target, tokens)
-        if _pool_fault(model, wish):
-            return None
-        answer = plan_without_advice(model, node, wish)
+        answer = plan_without_advice(model, node, at_length(model, target, tokens))
         return answer if isinstance(answer, Plan) and _held(answer) >= requests else None
 
     if attempt(high) is not None:
@@ -232,14 +207,7 @@ def _last(attempt: Callable[[int], Plan | None], requests: int, low: int, high: 
 
 def _reach(known: Plan, requests: int, high: int) -> int:
     """The longest requests below `high` that the HBM of this plan would hold; `high` where it holds those too."""
-    low, end = known.target.max_tokens, high
-    while low < end:
-        middle = (low + end + 1) // 2
-        if _would_hold(known, requests, middle):
-            low = middle
-        else:
-            end = middle - 1
-    return low
+    return last_that(lambda tokens: _would_hold(known, requests, tokens), known.target.max_tokens, high)
 
 
 def _would_hold(known: Plan, requests: int, tokens: int) -> bool:
@@ -257,16 +225,7 @@ def _held(answer: Plan) -> int:
     return ranks * int(answer.at_max.tier / ranks)
 
 
-def _pool_fault(model: ModelFacts, target: Target) -> str:
-    """Why the engine would refuse the host pool that was asked for: all else that `accept` judges knows no length."""
-    if target.host_pool_bytes is None:
-        return ""
-    return next((one.message for one in accept(model, target) if one.field == _HOST_POOL), "")
-
-
 def _why_not(model: ModelFacts, node: NodeClass, target: Target, requests: int) -> str:
-    if fault := _pool_fault(model, target):
-        return fault
     answer = plan_without_advice(model, node, target)
     return answer.limit.message if isinstance(answer, Shortfall) else _too_few(answer, requests)
 
@@ -341,7 +300,6 @@ def _fleet(model: ModelFacts, node: NodeClass, target: Target, requests: int) ->
             reason = _too_few(answer, requests)
             continue
         reason = answer.limit.message
-        if answer.limit.resource is Resource.GPUS:
-            # no number of them helps
+        if answer.hopeless:
             return Fleet(node, None, reason)
     return Fleet(node, None, f"{counts[-1]} are too few: {reason}")

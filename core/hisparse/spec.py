@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from fractions import Fraction
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -324,7 +325,7 @@ class RopeScaling(Strict):
         Rule(
             '!self.matches("^[0-9]{1,4}([.][0-9]{1,6})?$") || double(self) >= 1.0',
             '"{self}" is below 1; set by how much positions are stretched, for example "4.0"',
-            lambda value: not value.replace(".", "", 1).isdigit() or float(value) >= 1,
+            lambda value: not value.replace(".", "", 1).isdigit() or Fraction(value) >= 1,
             must="at least 1",
         ),
     ]

@@ -22,9 +22,6 @@ _PAGE = 4096
 _ACTIVE_TAIL_PAGES = 2
 """Pages behind a request's end that stay in HBM while it reads from host (hisparse/types.py)."""
 
-_CONCURRENT_BATCHES = 2
-"""Async scheduling keeps two batches in flight, so twice max_num_batched_tokens is reserved."""
-
 MAX_DEVICE_BUFFER_TOKENS = 32_768
 
 
@@ -39,7 +36,8 @@ class HiSparseLayout:
 
     All GPU groups share one pool of gpu_block_bytes blocks. groups is the number of hot groups (and of resident
     groups). hot_blocks are a request's hot rows in one group, in_flight_tokens what one step may keep in HBM.
-    host_block_bytes is one host block with its padding.
+    host_block_bytes is one host block with its padding. offload_token_bytes is what the indexer offload takes of host
+    memory for every token, on all ranks of a data-parallel replica together.
     """
 
     gpu_block_bytes: int
@@ -47,6 +45,7 @@ class HiSparseLayout:
     groups: int
     hot_blocks: int
     in_flight_tokens: int
+    offload_token_bytes: Fraction
     shared: bool
     block_tokens: int = SPARSE_BLOCK_TOKENS
 
@@ -55,8 +54,12 @@ class HiSparseLayout:
         return cdiv(tokens, self.block_tokens)
 
     def minimum_host_blocks(self, max_tokens: int) -> int:
-        """What the engine demands: one request of max_tokens, the null block and a copy-on-write tail."""
-        return cdiv(max_tokens, self.block_tokens) + 2
+        """What the engine demands of its host pool."""
+        return minimum_host_blocks(max_tokens)
+
+    def minimum_pool_bytes(self, max_tokens: int) -> int:
+        """The same in bytes."""
+        return self.minimum_host_blocks(max_tokens) * self.host_block_bytes
 
     def admission_blocks(self, tokens: int) -> int:
         """GPU blocks that must be free to start a request of `tokens`."""
@@ -103,38 +106,44 @@ def hisparse_layout(
     kv_dtype: str,
     gpu: Gpu,
     *,
-    max_batched_tokens: int,
+    in_flight_tokens: int,
     shared: bool,
+    tensor: int = 1,
     device_buffer: int | None = None,
     mtp_layers: int = 0,
     draft_tokens: int = 0,
 ) -> HiSparseLayout:
-    """The layout under HiSparse.
+    """The layout under HiSparse. in_flight_tokens are those of the plain layout: one scheduler serves both.
 
     Layers that share one indexer form a unit; units are packed into a hot group while the group is no larger than
-    the indexer page, so that the groups can share blocks of one size. A private host pool has unpadded blocks,
-    a shared one whole 4 KiB pages.
+    the indexer page, so that the groups can share blocks of one size.
     """
-    indexer, latent = model.indexer, model.latent
-    if indexer is None or latent is None:
-        raise SpecError(
-            "spec.kvTier.mode",
-            f"HiSparse needs a DSA model with an indexer; {model.name} is {model.attention.value}: set None or Offload",
-        )
-    page = SPARSE_BLOCK_TOKENS * latent_row_bytes(latent, KV_DTYPES[kv_dtype], gpu, sparse=True)
+    page, indexer = _latent_page_bytes(model, kv_dtype, gpu), model.indexer
+    assert indexer is not None  # noqa: S101 - asked for above
     indexer_page = _indexer_page_bytes(indexer) * indexer_count(model, mtp_layers)
     groups = _pack(_units(model.layers, indexer, mtp_layers), indexer_page // page)
     largest = max(indexer_page, max(groups) * page)
-    host = page * (model.layers + mtp_layers)
     buffer = device_buffer_tokens(model, device_buffer, draft_tokens)
     return HiSparseLayout(
         gpu_block_bytes=round_up(largest, page),
-        host_block_bytes=round_up(host, _PAGE) if shared else host,
+        host_block_bytes=host_block_bytes(model, kv_dtype, gpu, shared=shared, mtp_layers=mtp_layers),
         groups=len(groups),
         hot_blocks=buffer // SPARSE_BLOCK_TOKENS,
-        in_flight_tokens=_CONCURRENT_BATCHES * max_batched_tokens,
+        in_flight_tokens=in_flight_tokens,
+        offload_token_bytes=indexer_offload_token_bytes(model, tensor=tensor, mtp_layers=mtp_layers),
         shared=shared,
     )
+
+
+def host_block_bytes(model: ModelFacts, kv_dtype: str, gpu: Gpu, *, shared: bool, mtp_layers: int = 0) -> int:
+    """One block of the host pool: a page of every layer. Blocks of a shared pool are padded to 4 KiB."""
+    block = _latent_page_bytes(model, kv_dtype, gpu) * (model.layers + mtp_layers)
+    return round_up(block, _PAGE) if shared else block
+
+
+def minimum_host_blocks(max_tokens: int) -> int:
+    """What the engine demands: one request of max_tokens, the null block and a copy-on-write tail."""
+    return cdiv(max_tokens, SPARSE_BLOCK_TOKENS) + 2
 
 
 def indexer_offload_token_bytes(model: ModelFacts, *, tensor: int, mtp_layers: int = 0) -> Fraction:
@@ -148,12 +157,21 @@ def indexer_offload_token_bytes(model: ModelFacts, *, tensor: int, mtp_layers: i
     return Fraction(round_up(slot, _PAGE), SPARSE_BLOCK_TOKENS)
 
 
+def _latent_page_bytes(model: ModelFacts, kv_dtype: str, gpu: Gpu) -> int:
+    if model.indexer is None or model.latent is None:
+        raise SpecError(
+            "spec.kvTier.mode",
+            f"HiSparse needs a DSA model with an indexer; {model.name} is {model.attention.value}: set None or Offload",
+        )
+    return SPARSE_BLOCK_TOKENS * latent_row_bytes(model.latent, KV_DTYPES[kv_dtype], gpu, sparse=True)
+
+
 def _indexer_page_bytes(indexer: Indexer) -> int:
     return SPARSE_BLOCK_TOKENS * indexer_row_bytes(IndexerKeys(indexer.head_dim))
 
 
 def _units(layers: int, indexer: Indexer, mtp_layers: int) -> list[int]:
-    """Sizes, in layers, of the runs that share one indexer; layers before the first leader join its run."""
+    """Sizes, in layers, of the runs that share one indexer; layers before the first leader are a run of their own."""
     leaders = set(indexer.layers)
     units: list[int] = []
     for layer in range(layers):

@@ -5,6 +5,7 @@ for people. Nothing here uses floating point: a pool of 1.1Ti is the same number
 not whole is rounded up, because every size that is parsed here is a demand.
 """
 
+import math
 import re
 from fractions import Fraction
 from typing import Final
@@ -55,7 +56,7 @@ def parse_quantity(text: str) -> int:
         )
     value = Fraction(match["number"].rstrip(".")) * _quantity_factor(match["suffix"])
     # Kubernetes rounds away from zero when it has to give a whole number
-    whole = -(-value.numerator // value.denominator)
+    whole = math.ceil(value)
     return -whole if match["sign"] == "-" else whole
 
 
@@ -95,8 +96,7 @@ def parse_duration(text: str) -> int:
 
     Raises UnitError for anything else, negative durations and bare numbers other than "0" included.
     """
-    seconds = exact_seconds(text)
-    return -(-seconds.numerator // seconds.denominator)
+    return math.ceil(exact_seconds(text))
 
 
 def exact_seconds(text: str) -> Fraction:

@@ -13,23 +13,36 @@ from shapes import GLM, LLAMA_8B, LLAMA_70B, MILLION, glm_target, gpu, h200, mod
 
 from hisparse import catalogue
 from hisparse.acceptance import accept
+from hisparse.arithmetic import number_text
 from hisparse.explanation import BLOCKS, BYTES, REQUESTS, Section, Step, explain
 from hisparse.hardware import GPUS, NodeClass
+from hisparse.layers import Cache, FullAttention, SlidingWindow
+from hisparse.lengths import at_length
 from hisparse.model import ModelFacts
 from hisparse.plan import Mode, Plan, Shortfall, Target
 from hisparse.planner import plan
 from hisparse.rows import KV_DTYPES
-from hisparse.sizing import at_length
 from hisparse.units import GIB
 
 FLASH = model("zai-org/GLM-5.3-Flash")
 GPT_OSS = model("openai/gpt-oss-20b")
-GIVEN = {"memory", "hot groups", "of it /dev/shm at most", "offload region", "difference to the log"}
-"""Steps that are not reckoned from others; every other one has to have a formula."""
+GIVEN = {
+    "memory",
+    "CUDA context and NCCL",
+    "CUDA graphs",
+    "hot groups",
+    "of it /dev/shm at most",
+    "offload region",
+}
+"""Steps that no rule reckons from others; beside the weights of a known checkpoint, every other one has a formula."""
 
 
 def answered(model_: ModelFacts, target: Target, kind: str = "h200", memory: int | None = None) -> Plan | Shortfall:
     return plan(model_, NodeClass(gpu(kind), 8, memory, gpu(kind).products[0]), target)
+
+
+def with_layers(*caches: Cache) -> ModelFacts:
+    return replace(LLAMA_8B, caches=tuple((cache,) for cache in caches))
 
 
 def steps(sections: tuple[Section, ...]) -> list[Step]:
@@ -68,11 +81,21 @@ def test_every_formula_comes_out_at_its_value(model_: ModelFacts, target: Target
 
 @pytest.mark.parametrize(("model_", "target", "kind"), CASES)
 def test_every_step_has_a_formula_and_a_source(model_: ModelFacts, target: Target, kind: str) -> None:
-    sections = explain(answered(model_, target, kind))
+    answer = answered(model_, target, kind)
+    sections = explain(answer)
     assert sections
-    assert {step.name for step in steps(sections) if step.figure is None} <= GIVEN
+    without = {step.name for step in steps(sections) if step.figure is None and "blocks of a request" not in step.name}
+    alone = isinstance(answer, Plan) and sum(term.bytes > 0 for term in answer.host_terms) == 1
+    counted = {"weights"} if model_.checkpoint is not None else set()
+    assert without - GIVEN == counted | ({"pod memory"} if alone else set())
     assert all(step.source for step in steps(sections))
     assert {step.unit for step in steps(sections)} <= {BYTES, BLOCKS, REQUESTS, "groups"}
+
+
+@pytest.mark.parametrize(("model_", "target", "kind"), CASES)
+def test_no_formula_is_its_own_value(model_: ModelFacts, target: Target, kind: str) -> None:
+    for step in steps(explain(answered(model_, target, kind))):
+        assert step.figure is None or step.figure.text != number_text(step.value), step
 
 
 @settings(max_examples=60, deadline=None)
@@ -142,6 +165,48 @@ class TestTheFiguresAreThoseOfThePlan:
         (row,) = explain(answered(LLAMA_70B, Target(131_072, gpus=4)))[1].steps
         assert row.figure is not None
         assert (int(row.value), row.figure.text) == (1024, "max(1, floor(8 / 4)) x (128 + 128) x 2")
+
+
+class TestWhatIsGiven:
+    def test_memory_for_kv_from_a_log_is_no_result(self) -> None:
+        target = Target(131_072, gpus=4, kv_bytes=40 * GIB)
+        hbm = explain(answered(LLAMA_70B, target))[0].steps
+        assert (int(hbm[-1].value), hbm[-1].figure, hbm[-1].source) == (40 * GIB, None, "kvBytes was given")
+        assert hbm[-2].name == "difference to the log"
+        assert hbm[-2].figure is not None
+        assert hbm[-2].figure.text.endswith(f" - {40 * GIB:,}")
+
+    def test_weights_are_divided_only_where_no_tensor_is_known(self) -> None:
+        known = named(explain(answered(LLAMA_70B, Target(131_072, gpus=4))), "weights")
+        assert known.figure is None
+        assert known.source.startswith("counted tensor by tensor")
+        unknown = replace(LLAMA_70B, checkpoint=None)
+        step = named(explain(answered(unknown, Target(131_072, gpus=4))), "weights")
+        assert step.figure is not None
+        assert step.figure.text == f"ceil({LLAMA_70B.weight_bytes:,} / 4)"
+
+    def test_states_do_not_grow(self) -> None:
+        found = [
+            step for step in steps(explain(answered(FLASH, glm_target(gpus=4)))) if "blocks of a request" in step.name
+        ]
+        assert any(step.figure is None for step in found)
+        assert any(step.figure is not None for step in found)
+
+
+class TestPages:
+    def test_a_smaller_page_is_filled_up_to_the_larger(self) -> None:
+        """9 x 16 tokens in 3 heads beside 4 would be 3/4 of a page."""
+        odd = with_layers(FullAttention(3, 128, 128), SlidingWindow(4, 128, 128, 1024))
+        blocks = explain(answered(odd, Target(8192, gpus=1)))[2].steps
+        assert {step.figure.text for step in blocks[:2] if step.figure} == {
+            "1 x max(16 x 1,536, 32,768)",
+            "1 x 16 x 2,048",
+        }
+
+    def test_blocks_of_unlike_pages_are_whole_strides(self) -> None:
+        step = named(explain(answered(FLASH, glm_target(gpus=4))), "one block of the pool")
+        assert step.figure is not None
+        assert " x 33,792" in step.figure.text
 
 
 class TestAShortfall:

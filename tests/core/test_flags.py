@@ -24,13 +24,16 @@ from hisparse.flags.arguments import (
     flag_history,
     flags_of,
     keys_of,
+    limits_in,
+    limits_of,
     program_history,
     release_of,
     variable_history,
     variables_of,
 )
-from hisparse.flags.judge import judge, judge_words
-from hisparse.flags.known import FLAGS, RELEASES
+from hisparse.flags.containers import manifest_text
+from hisparse.flags.judge import MOST_ITEMS, judge, judge_manifest, judge_words
+from hisparse.flags.known import FLAGS, LIMITS, RELEASES
 from hisparse.flags.launch import Started, paste_of
 from hisparse.flags.shell import commands
 from hisparse.flags.verdict import Item, Kind, Report, Severity
@@ -134,8 +137,8 @@ def test_releases_by_version(version: str, release: str | None) -> None:
 
 def written(flag: Flag) -> str:
     """The flag with a value that its parser takes."""
-    json = "{}" if flag.type in (Type.JSON, Type.OBJECT) else "1"
-    value = flag.values[0] if flag.values else flag.default or json
+    plain = {Type.JSON: "{}", Type.OBJECT: "{}", Type.FLOAT: "0.5"}.get(flag.type, "1")
+    value = flag.values[0] if flag.values else flag.default or plain
     takes_value = flag.takes in (Takes.ONE, Takes.MANY, Takes.OPTIONAL) and not flag.negative
     return f"{flag.name} '{value}'" if takes_value else flag.name
 
@@ -483,6 +486,38 @@ def test_a_real_command_is_fine(text: str) -> None:
         ("kv_cache_dtype: hybrid_hisparse", "hybrid_hisparse", Kind.NEVER_EXISTED, WARNING, "connector"),
         ("modprobe nvidia-peermem", "nvidia-peermem", Kind.OTHER_PROGRAM, FINE, "RDMA"),
         ("--swap-space 128", "--swap-space", Kind.REMOVED, REFUSED, "preempts"),
+        ("vllm serve m --tensor-parallel-size 0", "--tensor-parallel-size", Kind.BAD_VALUE, REFUSED, "at least 1"),
+        ("vllm serve m --max-num-seqs 0", "--max-num-seqs", Kind.BAD_VALUE, REFUSED, "at least 1"),
+        ("vllm serve m --max-num-batched-tokens 0", "--max-num-batched-tokens", Kind.BAD_VALUE, REFUSED, "at least 1"),
+        ("vllm serve m --max-model-len -5", "--max-model-len", Kind.BAD_VALUE, REFUSED, "-1 or auto"),
+        ("vllm serve m --max-model-len 0", "--max-model-len", Kind.BAD_VALUE, REFUSED, "at least 1"),
+        ("vllm serve m --max-model-len -1", "--max-model-len", Kind.REAL, FINE, ""),
+        ("vllm serve m --port 65536", "--port", Kind.BAD_VALUE, REFUSED, "at most 65535"),
+        ("vllm serve m --port 65535", "--port", Kind.REAL, FINE, ""),
+        ("vllm serve m --port 65536 --uds /x", "--port", Kind.REAL, FINE, ""),
+        ("vllm serve m --gpu-memory-utilization 0", "--gpu-memory-utilization", Kind.BAD_VALUE, REFUSED, "above 0"),
+        ("vllm serve m --watermark 1", "--watermark", Kind.BAD_VALUE, REFUSED, "below 1"),
+        ("vllm serve m --watermark 1e-3", "--watermark", Kind.REAL, FINE, ""),
+        ("vllm serve m --watermark 1e9999", "--watermark", Kind.REAL, FINE, ""),
+        ("vllm serve m --max-loras 0", "--max-loras", Kind.BAD_VALUE, WARNING, "only with --enable-lora"),
+        ("vllm serve m --enable-lora --max-loras 0", "--max-loras", Kind.BAD_VALUE, REFUSED, "at least 1"),
+        ("vllm serve m --video-pruning-rate 1", "--video-pruning-rate", Kind.BAD_VALUE, WARNING, "more than text"),
+        ("vllm serve m '--swap-space 4'", "--swap-space", Kind.BAD_VALUE, REFUSED, "--swap-space=4"),
+        ("vllm serve '--api-key s3cret'", "--api-key", Kind.BAD_VALUE, REFUSED, "--api-key=***"),
+        (
+            "kubectl run x --image=vllm/vllm-openai:v0.33.0 -- --model m --swap-space 4",
+            "--swap-space",
+            Kind.REMOVED,
+            REFUSED,
+            "preempts",
+        ),
+        (
+            "kubectl run x --image=a/b --env VLLM_USE_V1=1 --command -- vllm serve m",
+            "VLLM_USE_V1",
+            Kind.REMOVED,
+            WARNING,
+            "V1",
+        ),
     ],
 )
 def test_one_fault(text: str, name: str, kind: Kind, severity: Severity, words: str) -> None:
@@ -525,6 +560,178 @@ def test_the_release_is_that_of_the_image_unless_another_is_asked_for() -> None:
     unread = judge("docker run vllm/vllm-openai:v0.98.0 --model m")
     assert unread.release == "0.33"
     assert "0.98" in unread.release_from
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        ("vllm/vllm-openai:latest", "tag latest names no release"),
+        ("vllm/vllm-openai", "has no tag"),
+        ("vllm/vllm-openai@sha256:0a", "digest"),
+        ("host:5000/vllm", "has no tag"),
+    ],
+)
+def test_an_image_without_a_release_is_said(image: str, words: str) -> None:
+    report = judge(f"docker run {image} --model m")
+    assert report.release == "0.33"
+    assert words in report.release_from
+
+
+def test_nothing_is_judged_of_another_subcommand() -> None:
+    assert not judge("vllm bench serve --model x").judged
+    assert judge("vllm bench serve --model x; vllm serve m").judged
+    assert judge("export VLLM_USE_V1=1; vllm bench serve").judged
+    assert judge("vllm --version").judged
+
+
+def test_limits_are_those_of_the_release() -> None:
+    assert only("vllm serve m --max-num-scheduled-tokens 0", "0.31").severity is FINE
+    assert only("vllm serve m --max-num-scheduled-tokens 0", "0.32").severity is REFUSED
+    # releases whose limits have not been read are judged by what they compute with it alone
+    assert only("vllm serve m --max-num-seqs 0", "0.20").severity is FINE
+    assert only("vllm serve m -tp 0", "0.20").severity is REFUSED
+
+
+def test_every_limit_is_of_a_flag_that_takes_a_number() -> None:
+    for name, _, first, _ in LIMITS:
+        assert flags_of(first)[name].type in (Type.INT, Type.FLOAT, Type.COUNT), name
+
+
+def test_a_paste_that_nobody_would_read_is_refused() -> None:
+    for flags in (" --port 1", " --nothing", " 'a b'"):
+        with pytest.raises(SpecError, match="more than 1,000 flags"):
+            judge(f"vllm serve m{flags * (2 * MOST_ITEMS + 1)}")
+    with pytest.raises(SpecError, match="more than 1,000 flags"):
+        judge("; ".join(f"export VLLM_{number}=1" for number in range(MOST_ITEMS + 1)))
+
+
+# --- containers ----------------------------------------------------------------------------------------------------
+
+ARGS = ["--model", "m", "--swap-space", "4"]
+IMAGE = "vllm/vllm-openai:v0.33.0"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"spec": {"template": {"spec": {"containers": [{"image": IMAGE, "args": ARGS}]}}}},
+        {"spec": {"containers": [{"image": "nginx"}, {"image": IMAGE, "args": ARGS}]}},
+        {"kind": "List", "items": [{"spec": {"containers": [{"image": IMAGE, "args": ARGS}]}}]},
+        {"containers": [{"image": "own/server", "command": ["vllm", "serve"], "args": ARGS}]},
+        {"containers": [{"image": IMAGE, "command": ["/bin/sh", "-c"], "args": [f"exec vllm serve {' '.join(ARGS)}"]}]},
+        {"containers": [{"command": ["python3", "-m", "vllm.entrypoints.openai.api_server"], "args": ARGS}]},
+        {"services": {"a": {"image": IMAGE, "command": ARGS}}},
+        {"services": {"a": {"image": IMAGE, "command": " ".join(ARGS)}}},
+        {"services": {"a": {"image": IMAGE, "entrypoint": "vllm serve", "command": ARGS}}},
+        {"image": IMAGE, "command": " ".join(ARGS)},
+        {"args": ARGS},
+        {"command": ["vllm", "serve", *ARGS]},
+        ARGS,
+        ["vllm", "serve", *ARGS],
+    ],
+)
+def test_manifests(document: Any) -> None:
+    assert named(judge_manifest([document]), "--swap-space").kind is Kind.REMOVED
+
+
+def test_variables_of_a_manifest() -> None:
+    pairs = [{"name": "VLLM_USE_V1", "value": "1"}, {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "x"}}}]
+    pod = {"containers": [{"image": IMAGE, "env": pairs}]}
+    assert [item.name for item in judge_manifest([pod]).items] == ["VLLM_USE_V1", "HF_TOKEN"]
+    for environment in (["VLLM_USE_V1=1", "HF_TOKEN"], {"VLLM_USE_V1": 1, "HF_TOKEN": None}):
+        report = judge_manifest([{"services": {"a": {"image": IMAGE, "environment": environment}}}])
+        assert [(item.name, item.value) for item in report.items] == [("VLLM_USE_V1", "1"), ("HF_TOKEN", "")]
+
+
+def test_what_a_cluster_fills_in_is_not_judged() -> None:
+    for word in ("$(LENGTH)", "${LENGTH}"):
+        report = judge_manifest([{"image": IMAGE, "args": ["--model", "m", "--max-model-len", word]}])
+        assert named(report, "--max-model-len").severity is FINE
+    report = judge_manifest([{"image": IMAGE, "args": ["--model", "m", "--max-model-len", "$$LENGTH"]}])
+    assert named(report, "--max-model-len").severity is REFUSED
+
+
+def test_the_release_of_a_manifest_is_that_of_its_image() -> None:
+    report = judge_manifest([{"image": "vllm/vllm-openai:v0.16.0", "args": ARGS}])
+    assert (report.release, report.severity) == ("0.16", FINE)
+
+
+def nested(depth: int) -> Any:
+    value: Any = "x"
+    for _ in range(depth):
+        value = [value, value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"args": ["--port", 8000]}, r'container.args\[1\] is 8000, and only text .* "8000"'),
+        ({"args": ["--x", True]}, r"container.args\[1\] is true"),
+        ({"args": ["--x", None]}, r"container.args\[1\] is empty"),
+        ({"args": ["--x", nested(64)]}, r"container.args\[1\] is a list or map"),
+        ({"image": IMAGE, "command": ["a"], "args": "--x"}, "container.args is no list"),
+        ({"containers": [{"image": "nginx"}]}, r"no container that starts vLLM \(nginx\)"),
+        ({"containers": [{"image": IMAGE, "command": ["sleep", "1"]}]}, "no container that starts vLLM"),
+        ({"data": {"a": "b"}}, "without containers"),
+        ({"data": nested(64)}, "without containers"),
+        (None, "without containers"),
+    ],
+)
+def test_manifests_that_cannot_be_judged(document: Any, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        judge_manifest([document])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("services:\n  a:\n    image: x", True),
+        ("# mine\n---\nkind: Pod", True),
+        ("  args: [a]", True),
+        ("- --model\n- m", True),
+        ("- vllm\n- serve", True),
+        ('- "--model"', True),
+        ('["vllm", "serve"]', True),
+        ('[ "$X" = 1 ] && vllm serve m', False),
+        ("vllm serve m --x\nimage: x", False),
+        ("kv_cache_dtype: hybrid_hisparse", False),
+        ("--model m", False),
+        ("- model", False),
+        ("", False),
+    ],
+)
+def test_what_looks_like_yaml(text: str, expected: bool) -> None:
+    assert manifest_text(text) == (text if expected else None)
+
+
+def test_yaml_in_a_here_document() -> None:
+    text = "cat <<A >x\nhi\nA\nkubectl apply -f - <<'EOF'\nkind: Pod\nEOF\n"
+    assert manifest_text(text) == "kind: Pod\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"FROM {IMAGE}\nCMD " + json.dumps(ARGS),
+        f"FROM {IMAGE}\nENTRYPOINT " + json.dumps(["vllm", "serve"]) + "\nCMD " + json.dumps(ARGS),
+        "ARG V=1\n# comment\nFROM --platform=linux/amd64 own:$V AS a\nCMD vllm serve m \\\n  --swap-space 4",
+        'FROM a\nCMD ["sleep"]\nFROM own\nENTRYPOINT exec vllm serve m --swap-space 4\nCMD ["--nothing"]',
+        "CMD " + json.dumps(["vllm", "serve", *ARGS]),
+    ],
+)
+def test_dockerfiles(text: str) -> None:
+    assert [item.name for item in judge(text).items if item.severity is REFUSED] == ["--swap-space"]
+
+
+def test_the_rest_of_a_dockerfile() -> None:
+    text = f"FROM {IMAGE}\nRUN pip install vllm --enable-hybrid-kv\nRUN echo it's\nENV VLLM_USE_V1 1\nENV A=1 B=2"
+    assert [item.name for item in judge(text).items] == ["VLLM_USE_V1", "A", "B", "--enable-hybrid-kv"]
+
+
+def test_a_dockerfile_with_an_array_that_is_none() -> None:
+    with pytest.raises(SpecError, match="CMD is no JSON list"):
+        judge("CMD ['vllm', 'serve']")
 
 
 def test_secrets_are_not_repeated() -> None:
@@ -636,6 +843,12 @@ def test_two_commands_are_judged_each_for_itself() -> None:
 # --- whatever is pasted --------------------------------------------------------------------------------------------
 
 STARTS = [
+    "FROM vllm\n",
+    "\nCMD [",
+    "\nENTRYPOINT",
+    "\nENV",
+    "kubectl",
+    "--image=vllm",
     "vllm",
     "serve",
     "docker",
@@ -694,6 +907,22 @@ def test_no_list_of_words_brings_it_down(words: list[str]) -> None:
         assert judge_words(words).release in RELEASES
 
 
+KEYS = ("args", "command", "containers", "entrypoint", "env", "environment", "image", "name", "services", "value")
+YAML = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), PIECES),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.one_of(st.sampled_from(KEYS), st.integers()), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.lists(YAML, max_size=3))
+def test_no_manifest_brings_it_down(documents: list[Any]) -> None:
+    with contextlib.suppress(SpecError):
+        assert judge_manifest(documents).release in RELEASES
+
+
 # --- the script that reads vLLM ------------------------------------------------------------------------------------
 
 SOURCES = {
@@ -718,6 +947,7 @@ class EngineArgs:
         group.add_argument("--tries", type=int, default=3)
         group.add_argument("--level", choices=get_args(Mode))
         group.add_argument("--ids", type=lambda s: s, default=None)
+        group.add_argument("--rank", "-r", type=int)
         parser.add_argument("--quiet", action="store_true")
         parser.add_argument("--pick", choices=["b", "a"], default="a")
 """,
@@ -727,7 +957,8 @@ Mode = Literal["fast", "slow"]
 @config
 class CacheConfig:
     block_size: int = 16
-    share: float = Field(default=0.9, gt=0)
+    share: float = Field(default=0.9, gt=0, le=1)
+    rank: Annotated[int, Field(ge=0)] = 0
     cache_dtype: CacheDType | str = "auto"
     caching: bool | None = True
     names: list[str] | None = None
@@ -776,6 +1007,8 @@ def test_the_script_reads_what_get_kwargs_would_make() -> None:
         "--inner-config": Shape("one", "object"),
         "--ids": Shape("one"),
         "--tries": Shape("one", "int", (), "3"),
+        "--rank": Shape("one", "int"),
+        "-r": Shape("one", "int"),
         "--quiet": Shape("alone"),
         "--pick": Shape("one", "", ("a", "b"), "a"),
         "--level": Shape("one", "", ("fast", "slow")),
@@ -783,6 +1016,10 @@ def test_the_script_reads_what_get_kwargs_would_make() -> None:
         "--origins": Shape("one"),
         "--port": Shape("one", "int", (), "8000"),
     }
+    limited = {name: entry.shape.limits for name, entry in facts.flags.items() if entry.shape.limits}
+    assert limited == dict.fromkeys(("--share", "--other-name"), ("gt=0", "le=1")) | dict.fromkeys(
+        ("--rank", "-r"), ("ge=0",)
+    )
     assert facts.flags["-n"].long == "--names"
     assert facts.flags["--other-name"].long == "--share"
     assert facts.variables == {"VLLM_A", "CUDA_HOME"}
@@ -803,6 +1040,7 @@ def test_the_written_module_can_be_read_back() -> None:
     exec(vllm_flags.written({"0.32": older, "0.33": newer}), space)  # noqa: S102  what it wrote itself
     assert space["RELEASES"] == ("0.32", "0.33")
     assert ("VLLM_A", "0.33", "") in space["VARIABLES"]
+    assert ("--share", "gt=0 le=1", "0.32", "") in space["LIMITS"]
     assert ("--quiet", "--quiet", "alone", "", "", "", "0.32", "") in space["FLAGS"]
 
 
@@ -814,8 +1052,8 @@ def test_programs_have_a_history() -> None:
 
 # --- beside the real parser ----------------------------------------------------------------------------------------
 
-# what the operator's own rules refuse beyond the parser, and what the parser of Python 3.11 does with a lone --
-BEYOND_THE_PARSER = {"--kv-transfer-config", "--attention-config", "--help", "--config", "--lora-modules"}
+# what rules by hand refuse beyond the parser and the configs, and what the parser of Python 3.11 does with a lone --
+BEYOND_THE_PARSER = {"--kv-transfer-config", "--attention-config", "--help", "--config", "--lora-modules", "--port"}
 
 
 def command_lines(release: str, number: int) -> list[list[str]]:
@@ -865,6 +1103,9 @@ def test_the_real_parser_takes_what_is_not_refused() -> None:
     )
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["names"] == sorted(flags_of(release))
+    mine = {name: limits_of(release).get(flag.long, ()) for name, flag in flags_of(release).items()}
+    theirs = {name: limits_in(said["limits"].get(name, "")) for name in mine}
+    assert {name: (mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]} == {}
     refused = [judge_words(["vllm", "serve", *words], release).severity is REFUSED for words in lines]
     wrong = [words for words, mine, taken in zip(lines, refused, said["taken"], strict=True) if mine is taken]
     # a refusal has to be certain; what only a run of vLLM finds out may pass

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kv_logs import budgets
 from shapes import GLM, LLAMA_8B, QWEN_72B, glm_target, gpu, h200, model
 
+from hisparse import catalogue
 from hisparse.accounting import accounting
 from hisparse.hardware import NodeClass
 from hisparse.hbm import (
@@ -24,8 +25,10 @@ from hisparse.hbm import (
     prefill_workspace_bytes,
     sampling_bytes,
 )
+from hisparse.model import read_config
 from hisparse.plan import Plan, Shortfall, Target
 from hisparse.planner import plan
+from hisparse.spec import ModelFactsSpec
 from hisparse.units import GIB
 
 ROWS = {row["id"]: row for row in budgets()}
@@ -231,3 +234,31 @@ def test_the_profile_run_samples_as_many_requests_as_are_asked_for() -> None:
 def test_data_parallel_ranks_sample_their_share() -> None:
     target = Target(max_tokens=8192, gpus=8, data=8, tensor=1, max_requests=1024)
     assert most_sequences(target) == 128
+
+
+@pytest.mark.parametrize(
+    ("repo", "logged"),
+    [
+        pytest.param("openai/gpt-oss-120b", 65.9651, id="gpt-oss-120b with Marlin kernels (vllm#23278)"),
+        pytest.param("openai/gpt-oss-20b", 13.47, id="gpt-oss-20b"),
+    ],
+)
+def test_experts_in_mxfp4_are_padded_once(repo: str, logged: float) -> None:
+    facts = model(repo)
+    weights = next(t for t in hbm_terms(facts, h200(), Target(max_tokens=8192, gpus=1), 8192)[0] if t.name == "weights")
+    assert weights.bytes == pytest.approx(of(logged), rel=0.016)
+
+
+@given(size=st.integers(10, 60), more=st.integers(0, 1000))
+def test_a_larger_size_of_weights_never_holds_less(size: int, more: int) -> None:
+    """As given on the command line, also where a tied matrix could explain the difference."""
+    config = next(one for one in catalogue.ENTRIES if one.repo == "google/gemma-3-4b-it").config
+    first, second = (
+        read_config(config, name="x", facts=ModelFactsSpec(weights=f"{mib}Mi"))
+        for mib in (size * 100, size * 100 + more)
+    )
+    held = [
+        next(t.bytes for t in hbm_terms(facts, h200(), Target(max_tokens=8192, gpus=2), 8192)[0] if t.name == "weights")
+        for facts in (first, second)
+    ]
+    assert held[0] <= held[1]

@@ -1,4 +1,7 @@
-"""Rules of the block layout that hold for every model: order, boundaries, groups. Numbers are in test_kv_logs.py."""
+"""Rules of the block layout that hold for every model: order, boundaries, groups.
+
+Numbers are in test_kv_logs.py and test_recorded_layouts.py, exactness in test_exact.py.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from shapes import GLM, LLAMA_8B, gpu, model
 from hisparse import catalogue
 from hisparse.architectures import Attention
 from hisparse.errors import SpecError
+from hisparse.grouping import Reach
 from hisparse.layers import (
     ChunkedAttention,
     FullAttention,
@@ -23,7 +27,7 @@ from hisparse.layers import (
     RecurrentState,
     SlidingWindow,
 )
-from hisparse.layout import Drafting, KvLayout, Reach, kv_layout
+from hisparse.layout import Drafting, KvLayout, kv_layout
 from hisparse.model import ModelFacts, read_config
 from hisparse.pipeline import pipeline_split
 from hisparse.rows import KV_DTYPES, attention_row_bytes, state_bytes
@@ -99,6 +103,32 @@ def test_attention_blocks_are_as_large_as_a_state() -> None:
     block = next(g.block_tokens for g in got.groups if g.reach is Reach.FULL)
     assert block % 16 == 0
     assert (block - 16) * 4096 < state <= block * 4096
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "step"), [("0.17", "b200", 32), ("0.18", "b200", 16), ("0.17", "h200", 16)]
+)
+def test_wide_heads_beside_states_had_longer_blocks_on_blackwell(version: str, kind: str, step: int) -> None:
+    """vLLM 0.17, model_executor/models/config.py: FlashInfer had no blocks of 16 tokens for heads of 256 there."""
+    layers = ((DELTA,), (FullAttention(4, 256, 256),))
+    got = kv_layout(with_layers(*layers), "Bf16", gpu(kind), version=version, prefix_caching=False)
+    block = next(g.block_tokens for g in got.groups if g.reach is Reach.FULL)
+    needed = -(-state_bytes(DELTA, tensor=1) // (4 * 512 * 2))
+    assert block == -(-needed // step) * step
+    assert -(-needed // 16) % 2, "the same for both steps"
+
+
+def test_attention_blocks_are_as_large_as_the_largest_state() -> None:
+    small = replace(DELTA, heads=4)
+    both, alone = (laid_out(*states, (FULL,)) for states in (((small,), (DELTA,)), ((DELTA,),)))
+    assert {g.block_tokens for g in both.groups} == {g.block_tokens for g in alone.groups}
+
+
+@pytest.mark.parametrize(("version", "concurrency"), [("0.9.0", Fraction(1600, 1601)), ("0.9.1", Fraction(100, 101))])
+def test_the_logged_concurrency_counts_whole_blocks(version: str, concurrency: Fraction) -> None:
+    got = laid_out((FULL,), version=version)
+    assert got.logged_concurrency(100, 1601) == concurrency
+    assert got.concurrency(100, 1601) == Fraction(100, 101)
 
 
 @pytest.mark.parametrize(
@@ -257,13 +287,6 @@ def test_the_smallest_pool_that_starts_has_not_a_byte_too_many(layout: KvLayout,
     assert layout.holds(needed, tokens)
     assert not layout.holds(needed - 1, tokens)
     assert layout.concurrency(layout.blocks_in(needed), tokens) >= 1
-
-
-@given(layout=layouts(), tokens=LENGTHS)
-def test_no_float_decides_a_count(layout: KvLayout, tokens: int) -> None:
-    counts = (layout.request_blocks(tokens), layout.block_bytes, layout.longest(GIB, tokens), layout.token_bytes)
-    assert all(type(count) is int for count in counts)
-    assert type(layout.concurrency(1000, tokens)) is Fraction
 
 
 @given(layout=layouts())

@@ -8,7 +8,10 @@ import pytest
 
 from hisparse import catalogue
 from hisparse.architectures import Attention
+from hisparse.config import ConfigFields
 from hisparse.errors import SpecError
+from hisparse.experts import expert_layers
+from hisparse.layers import IndexerKeys
 from hisparse.model import facts_for, needs_hub, read_config, served_name
 from hisparse.spec import HuggingFaceSource, ModelFactsSpec, ModelSpec, PvcSource
 from hisparse.units import GIB
@@ -195,6 +198,11 @@ class TestWeights:
         with pytest.raises(SpecError, match="'awq'"):
             read(config, ModelFactsSpec(parameter_count=8), weights=None)
 
+    def test_an_unknown_dtype_is_not_guessed(self) -> None:
+        config = LLAMA | {"torch_dtype": "float6"}
+        with pytest.raises(SpecError, match="'float6'"):
+            read(config, ModelFactsSpec(parameter_count=8), weights=None)
+
     def test_unknown_weights_are_asked_for(self) -> None:
         with pytest.raises(SpecError) as caught:
             read(LLAMA, weights=None)
@@ -204,6 +212,158 @@ class TestWeights:
         spec = ModelSpec(hugging_face=HuggingFaceSource(repo="someone/model"))
         facts = facts_for(spec, hub_config=LLAMA, hub_index={"metadata": {"total_size": 123}})
         assert facts.weight_bytes == 123
+
+
+ERNIE: dict[str, Any] = LLAMA | {
+    "architectures": ["Ernie4_5_MoeForCausalLM"],
+    "intermediate_size": 12_288,
+    "moe_num_experts": 64,
+    "moe_k": 6,
+    "moe_intermediate_size": 1536,
+    "moe_layer_start_index": 1,
+    "moe_layer_end_index": -1,
+    "moe_layer_interval": 1,
+}
+HUNYUAN: dict[str, Any] = LLAMA | {
+    "architectures": ["HunYuanMoEV1ForCausalLM"],
+    "intermediate_size": 3072,
+    "num_experts": 64,
+    "moe_topk": [8] * 32,
+    "moe_intermediate_size": [3072] * 32,
+}
+MIXTRAL: dict[str, Any] = LLAMA | {
+    "architectures": ["MixtralForCausalLM"],
+    "intermediate_size": 14_336,
+    "vocab_size": 32_000,
+    "num_local_experts": 8,
+}
+GEMMA: dict[str, Any] = LLAMA | {
+    "architectures": ["Gemma4ForCausalLM"],
+    "intermediate_size": 2112,
+    "vocab_size": 262_144,
+    "sliding_window": 1024,
+    "layer_types": ["sliding_attention"] * 32,
+    "num_experts": 128,
+    "top_k_experts": 8,
+    "moe_intermediate_size": 704,
+}
+
+
+class TestExperts:
+    @pytest.mark.parametrize(
+        ("config", "experts", "chosen", "width", "dense", "mixtures"),
+        [
+            pytest.param(ERNIE, 64, 6, 1536, 12_288, 31, id="Ernie 4.5: keys of its own, from the second layer on"),
+            pytest.param(HUNYUAN, 64, 8, 3072, 3072, 32, id="HunYuan: a list with a number for each layer"),
+            pytest.param(GEMMA, 128, 8, 704, 2112, 32, id="Gemma 4: top_k_experts, counted tensor by tensor"),
+            pytest.param(
+                MIXTRAL | {"num_experts_per_tok": 2}, 8, 2, 14_336, 0, 32, id="Mixtral: its MLP width is an expert's"
+            ),
+        ],
+    )
+    def test_are_read_under_every_name(
+        self, config: dict[str, Any], experts: int, chosen: int, width: int, dense: int, mixtures: int
+    ) -> None:
+        facts = read(config, weights=1000 * GIB)
+        assert (facts.experts, facts.experts_per_token) == (experts, chosen)
+        assert (facts.expert_width, facts.dense_width) == (width, dense)
+        parameters = mixtures * experts * 3 * 4096 * width
+        if facts.checkpoint is None:
+            assert facts.expert_bytes == 2 * parameters
+        else:
+            assert facts.checkpoint.parameters.experts == parameters
+            assert facts.expert_bytes == int(1000 * GIB * facts.checkpoint.expert_share)
+        assert facts.active_parameters < facts.parameters
+
+    def test_in_8_bits_are_counted_with_their_scales(self) -> None:
+        fp8 = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+        matrices = 31 * 64 * 3
+        assert read(ERNIE | fp8, weights=1000 * GIB).expert_bytes == matrices * (4096 * 1536 + 32 * 12 * 4)
+        left_alone = fp8["quantization_config"] | {"modules_to_not_convert": ["experts"]}
+        found = read(ERNIE | {"quantization_config": left_alone}, weights=1000 * GIB)
+        assert found.expert_bytes == 2 * matrices * 4096 * 1536
+
+    def test_of_glm_53_weigh_what_the_calculator_says(self) -> None:
+        facts = facts_for(ModelSpec(hugging_face=HuggingFaceSource(repo="zai-org/GLM-5.3")))
+        assert f"{facts.expert_bytes / GIB:.1f}" == "684.1"
+
+    def test_of_kimi_are_most_of_its_bytes_in_4_bits(self) -> None:
+        facts = facts_for(ModelSpec(hugging_face=HuggingFaceSource(repo="moonshotai/Kimi-K2-Thinking")))
+        assert facts.expert_bytes == 60 * 384 * 3 * 7168 * 2048 * 9 // 16
+
+    def test_a_top_k_that_is_not_known_is_asked_for_where_it_is_needed(self) -> None:
+        facts = read(MIXTRAL)
+        assert (facts.experts, facts.top_k) == (8, None)
+        with pytest.raises(SpecError, match="num_experts_per_tok is missing, and test has 8 experts") as caught:
+            _ = facts.experts_per_token
+        assert caught.value.field == "spec.model.config"
+        with pytest.raises(SpecError, match="num_experts_per_tok"):
+            _ = facts.active_parameters
+        with pytest.raises(SpecError, match="num_experts_per_tok"):
+            facts_for(ModelSpec(pvc=PvcSource(claim_name="w"), config=MIXTRAL, facts=ModelFactsSpec(weights="90Gi")))
+
+    @pytest.mark.parametrize(
+        "config",
+        [
+            pytest.param(LLAMA, id="no experts"),
+            pytest.param(HUNYUAN | {"num_experts": 1}, id="one expert is an MLP"),
+            pytest.param(GEMMA | {"enable_moe_block": False}, id="switched off"),
+        ],
+    )
+    def test_a_dense_model_has_none(self, config: dict[str, Any]) -> None:
+        facts = read(config)
+        assert (facts.experts, facts.experts_per_token, facts.expert_bytes, facts.expert_width) == (0, 0, 0, 0)
+        assert facts.active_parameters <= facts.parameters
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            pytest.param({"num_experts": "eight"}, id="text"),
+            pytest.param({"num_experts": True}, id="a truth value"),
+            pytest.param({"moe_topk": [8, "8"]}, id="text in a list"),
+            pytest.param({"moe_topk": []}, id="an empty list"),
+        ],
+    )
+    def test_what_is_no_number_is_refused(self, changes: dict[str, Any]) -> None:
+        with pytest.raises(SpecError) as caught:
+            read(HUNYUAN | changes)
+        assert caught.value.field == "spec.model.config"
+
+
+@pytest.mark.parametrize(
+    ("changes", "layers"),
+    [
+        pytest.param({}, (0, 1, 2, 3, 4, 5), id="all"),
+        pytest.param({"mlp_layer_types": ["dense", *["sparse"] * 5]}, (1, 2, 3, 4, 5), id="named"),
+        pytest.param({"mlp_only_layers": [0, 3]}, (1, 2, 4, 5), id="all but some"),
+        pytest.param({"decoder_sparse_step": 2}, (1, 3, 5), id="every second, counted from 1"),
+        pytest.param({"interleave_moe_layer_step": 3}, (2, 5), id="Llama 4"),
+        pytest.param({"first_k_dense_replace": 2, "moe_layer_freq": 2}, (2, 4), id="DeepSeek"),
+        pytest.param({"moe_layer_freq": [0, 1, 1, 0, 1, 1]}, (1, 2, 4, 5), id="a flag for each layer"),
+        pytest.param({"moe_layer_start_index": 1, "moe_layer_end_index": 4}, (1, 2, 3, 4), id="Ernie: from and to"),
+        pytest.param({"moe_layer_start_index": 4, "moe_layer_end_index": -1}, (4, 5), id="Ernie: to the last"),
+        pytest.param({"expert_layer_period": 2, "expert_layer_offset": 1}, (1, 3, 5), id="Jamba"),
+    ],
+)
+def test_which_layers_have_experts(changes: dict[str, Any], layers: tuple[int, ...]) -> None:
+    found = expert_layers(ConfigFields({"num_experts": 8} | changes), 6)
+    assert tuple(index for index, has in enumerate(found) if has) == layers
+
+
+@pytest.mark.parametrize(
+    ("repo", "indexed", "packed"),
+    [
+        pytest.param("zai-org/GLM-5.3", True, True, id="DSA"),
+        pytest.param("zai-org/GLM-5.3-Flash", True, False, id="latent rows without rotated keys"),
+        pytest.param("deepseek-ai/DeepSeek-V3", False, False, id="MLA"),
+        pytest.param("meta-llama/Llama-3.1-8B-Instruct", False, False, id="dense"),
+    ],
+)
+def test_two_meanings_of_sparse(repo: str, indexed: bool, packed: bool) -> None:
+    facts = facts_for(ModelSpec(hugging_face=HuggingFaceSource(repo=repo)))
+    assert (facts.has_indexer, facts.packs_fp8_rows) == (indexed, packed)
+    owners = tuple(i for i, layer in enumerate(facts.caches) if any(isinstance(one, IndexerKeys) for one in layer))
+    assert owners == (facts.indexer.layers if facts.indexer else ())
 
 
 def test_an_unknown_model_suggests_the_near_one() -> None:

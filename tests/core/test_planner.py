@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shapes import DENSE_32B, GLM, LLAMA_8B, LLAMA_70B, MILLION, glm_target, gpu, h200
+from shapes import DENSE_32B, GLM, LLAMA_8B, LLAMA_70B, MILLION, glm_target, gpu, h200, model
 
 from hisparse.acceptance import accept
-from hisparse.hardware import NodeClass
+from hisparse.estimates import AUTO_GAIN
+from hisparse.hardware import GPUS, Gpu, NodeClass
+from hisparse.limits import pays_above
 from hisparse.model import ModelFacts
-from hisparse.plan import Mode, Plan, Resource, Shortfall, Target
+from hisparse.plan import LengthRow, Mode, Plan, Resource, Shortfall, Target
 from hisparse.planner import plan, smallest
-from hisparse.units import GIB, TIB
+from hisparse.room import SPARSE_KERNELS
+from hisparse.rounding import decimal
+from hisparse.units import GIB, TIB, format_bytes
+
+GEMMA = model("google/gemma-3-27b-it")
+HYBRID = model("Qwen/Qwen3-Next-80B-A3B-Instruct")
 
 
 def fits(model: ModelFacts, node: NodeClass, target: Target) -> Plan:
@@ -116,6 +124,33 @@ class TestAuto:
         assert got.kv_dtype == "Fp8"
         assert any("digits" in warning for warning in got.warnings)
 
+    def test_a_pool_that_the_node_cannot_give_gains_nothing(self) -> None:
+        """HBM alone would allow 9.7 times as many; the pool of this node holds about as many as plain KV does."""
+        got = fits(GLM, h200(memory=100 * GIB), glm_target(max_tokens=262_144))
+        assert got.mode is Mode.NONE
+        said = re.match(r"HiSparse would give ([\d.]+) times .*: the host pool of ([\d.]+ GiB) holds", got.mode_reason)
+        assert said is not None, got.mode_reason
+        tier = fits(GLM, h200(memory=100 * GIB), glm_target(max_tokens=262_144, mode="HiSparse"))
+        assert said[1] == decimal(tier.at_typical.tier / tier.at_typical.plain)
+        assert said[2] == format_bytes(tier.host.pool)
+
+    def test_a_node_without_any_room_for_a_pool_still_serves_what_plain_kv_holds(self) -> None:
+        got = fits(GLM, h200(memory=49 * GIB), glm_target(max_tokens=262_144))
+        assert got.mode is Mode.NONE
+        assert got.mode_reason.startswith("HiSparse does not fit here: the host pool needs")
+
+    def test_requests_that_the_scheduler_does_not_take_are_no_gain(self) -> None:
+        target = glm_target(max_tokens=262_144)
+        free, bound = (fits(GLM, h200(), replace(target, max_requests=most)) for most in (None, 8))
+        assert 8 / free.at_typical.plain < AUTO_GAIN < free.at_typical.tier / free.at_typical.plain
+        assert (free.mode, bound.mode) == (Mode.HISPARSE, Mode.NONE)
+        assert ": no more than 8 requests run at once;" in bound.mode_reason
+
+    def test_plain_kv_that_holds_all_that_run_needs_no_tier(self) -> None:
+        got = fits(GLM, h200(), glm_target(max_tokens=262_144, typical_tokens=1_024))
+        assert got.at_typical.plain >= 256 == got.max_requests
+        assert got.mode_reason == "plain KV holds the 256 requests that run at once at 1,024 tokens"
+
 
 class TestOffload:
     def test_it_never_raises_the_feasible_context(self) -> None:
@@ -194,6 +229,208 @@ class TestAutoIsHeldToTheRulesOfWhatItEndsIn:
     def test_a_pool_beyond_what_hbm_can_use_is_said_to_stay_idle(self) -> None:
         got = fits(GLM, h200(memory=16 * TIB), glm_target(host_pool_bytes=10 * TIB))
         assert any("stay idle" in warning for warning in got.warnings)
+
+
+class TestThePoolMinimumOfTheGpuAtHand:
+    """fp8 rows of GLM-5.3 take 656 bytes on Hopper and 576 on Blackwell: the engine's minimum goes with them."""
+
+    B200 = NodeClass(gpu("b200"), 8, 2 * TIB, "NVIDIA-B200")
+
+    def test_what_is_enough_for_blackwell_is_planned_there(self) -> None:
+        target = glm_target(mode="HiSparse", host_pool_bytes=44 * GIB)
+        got = fits(GLM, self.B200, target)
+        assert got.tiered is not None
+        assert got.host.pool >= got.tiered.minimum_pool_bytes(MILLION)
+
+    def test_and_falls_short_on_hopper_in_the_words_of_acceptance(self) -> None:
+        target = glm_target(mode="HiSparse", host_pool_bytes=44 * GIB)
+        got = falls_short(GLM, h200(), target)
+        assert (got.reason, got.limit.resource) == ("HostMemoryInsufficient", Resource.HOST_POOL)
+        assert "44Gi is below the 50.01 GiB that one request of maxTokens 1048576 needs" in got.limit.message
+        assert "set kvTier.hostPool.size to 51Gi" in got.limit.remedy
+        check_every_way_out(GLM, h200(), target)
+
+    def test_a_small_node_is_named_with_the_pool(self) -> None:
+        node, target = h200(memory=60 * GIB), glm_target(mode="HiSparse", host_pool_bytes=44 * GIB)
+        assert "set kvTier.hostPool.size to 51Gi on nodes with" in falls_short(GLM, node, target).limit.remedy
+        check_every_way_out(GLM, node, target)
+
+    def test_drafting_layers_count(self) -> None:
+        least = fits(GLM, h200(), glm_target(mode="HiSparse"))
+        assert least.tiered is not None
+        pool = least.tiered.minimum_pool_bytes(MILLION)
+        fits(GLM, h200(), glm_target(mode="HiSparse", host_pool_bytes=pool))
+        falls_short(GLM, h200(), glm_target(mode="HiSparse", host_pool_bytes=pool, draft_tokens=3))
+        blackwell = 16_386 * 2_875_392
+        assert not accept(GLM, glm_target(mode="HiSparse", host_pool_bytes=blackwell))
+        assert accept(GLM, glm_target(mode="HiSparse", host_pool_bytes=blackwell, draft_tokens=3))
+
+    @pytest.mark.parametrize("kind", [one for one in GPUS if one.capability[0] in SPARSE_KERNELS], ids=lambda g: g.name)
+    @pytest.mark.parametrize(("sharing", "drafted"), [("Auto", 0), ("Private", 0), ("Auto", 2)])
+    def test_one_byte_less_is_refused_on_every_gpu(self, kind: Gpu, sharing: str, drafted: int) -> None:
+        """GLM with weights that fit anywhere, so that nothing but the pool decides."""
+        light = replace(GLM, weight_bytes=8 * GIB, checkpoint=None, expert_bytes=0)
+        node = NodeClass(kind, 8, 16 * TIB, kind.name)
+        target = Target(65_536, gpus=8, mode="HiSparse", sharing=sharing, draft_tokens=drafted)
+        got = fits(light, node, target)
+        assert got.tiered is not None
+        least = got.tiered.minimum_pool_bytes(65_536)
+        fits(light, node, replace(target, host_pool_bytes=least))
+        small = replace(target, host_pool_bytes=least - 1)
+        assert accept(light, small) or isinstance(plan(light, node, small), Shortfall)
+
+
+class TestDrafting:
+    def test_the_indexer_offload_keeps_the_mtp_layers_too(self) -> None:
+        plain = fits(GLM, h200(), glm_target(host_pool_bytes=100 * GIB))
+        drafting = fits(GLM, h200(), glm_target(host_pool_bytes=100 * GIB, draft_tokens=3))
+        for got, layers in ((plain, 21), (drafting, 22)):
+            assert got.tiered is not None
+            keys = got.tiered.offload_token_bytes * 64
+            assert keys == -(-64 * 132 * layers * 8 // 4096) * 4096
+            tokens = got.host_blocks * 64
+            assert 0 <= got.host.indexer_offload - got.tiered.offload_token_bytes * tokens < 64 * 2**20
+
+
+class TestWhatLifts:
+    """A remedy of a plan names a factor, and doing it gives that factor."""
+
+    @pytest.mark.parametrize(
+        ("model", "node", "target", "says"),
+        [
+            pytest.param(LLAMA_70B, h200(4), Target(131_072, gpus=4), "kvCacheDtype Fp8", id="a dense model"),
+            pytest.param(GEMMA, h200(1), Target(131_072, gpus=1), "kvCacheDtype Fp8", id="a model with windows"),
+            pytest.param(LLAMA_70B, h200(8), Target(8192, gpus=2, kv_dtype="Fp8"), "gpus to 4", id="more GPUs"),
+            pytest.param(GLM, h200(memory=512 * GIB), glm_target(), "use nodes with", id="a small node"),
+            pytest.param(
+                GLM, h200(), glm_target(memory_bytes=200 * GIB), "raise resources.memory to", id="a small own memory"
+            ),
+            pytest.param(
+                GLM,
+                h200(memory=300 * GIB),
+                glm_target(memory_bytes=200 * GIB),
+                "leave resources.memory out on nodes with",
+                id="a small own memory on a small node",
+            ),
+            pytest.param(
+                GLM, h200(), glm_target(host_pool_bytes=100 * GIB), "set kvTier.hostPool.size to", id="a small pool"
+            ),
+            pytest.param(
+                GLM,
+                h200(),
+                glm_target(host_pool_bytes=60 * GIB, memory_bytes=200 * GIB),
+                " and raise resources.memory to",
+                id="a small pool in a small own memory",
+            ),
+        ],
+    )
+    def test_by_the_factor_that_it_names(self, model: ModelFacts, node: NodeClass, target: Target, says: str) -> None:
+        got = fits(model, node, target)
+        way, _, last = got.limit.remedy.partition(", or ")
+        assert says in way
+        assert last == "add a replica"
+        done, _, times = way.partition(" for ")
+        for part in done.split(" and "):
+            target, node = follow(part, target, node)
+        assert times == f"{decimal(fits(model, node, target).at_max.tier / got.at_max.tier)} times as many"
+
+    def test_states_do_not_shrink_with_the_dtype(self) -> None:
+        got = fits(HYBRID, h200(2), Target(32_768, gpus=2, kv_dtype="Bf16"))
+        said = re.search(r"Fp8 for (1\.\d+) times", got.limit.remedy)
+        assert said is not None, got.limit.remedy
+
+    def test_nothing_is_promised_where_nothing_helps(self) -> None:
+        got = fits(GLM, h200(), glm_target())
+        assert got.limit.remedy == "add a replica"
+
+    def test_whole_requests_of_every_rank_bind(self) -> None:
+        """2 ranks hold 1.6 each: that is 3.2 in all and two whole ones, so that 2 sequences are no limit."""
+        target = Target(131_072, gpus=8, tensor=4, data=2, kv_bytes=16 * GIB)
+        got = fits(LLAMA_70B, h200(), target)
+        assert got.at_max.tier > 3
+        assert got.max_requests == 2
+        two, one = (fits(LLAMA_70B, h200(), replace(target, max_requests=most)) for most in (2, 1))
+        assert (two.limit.resource, one.limit.resource) == (Resource.HBM, Resource.SEQUENCES)
+        assert "below the 2 requests" in one.limit.message
+
+
+class TestPaysAbove:
+    @pytest.mark.parametrize(
+        ("plain", "tier", "most", "ranks", "found"),
+        [
+            pytest.param("10", "28", 256, 1, 27, id="28 are more than 2.7 x 10"),
+            pytest.param("10", "27", 256, 1, None, id="27 are as many"),
+            pytest.param("3", "8.99", 256, 1, None, id="above 8.1 there is no whole request"),
+            pytest.param("3", "9", 256, 1, 8, id="nine are above 8.1"),
+            pytest.param("10", "40", 27, 1, None, id="the scheduler stops at the break-even"),
+            pytest.param("10", "40", 28, 1, 27, id="the scheduler takes one more"),
+            pytest.param("3.8", "40", 256, 2, 5, id="two ranks hold one each, so 2 x 2.7"),
+            pytest.param("0.5", "4", 256, 1, 0, id="plain KV holds none"),
+        ],
+    )
+    def test_whole_requests_decide(self, plain: str, tier: str, most: int, ranks: int, found: int | None) -> None:
+        row = LengthRow(8192, Fraction(plain), Fraction(tier), None, None, 1)
+        assert pays_above(row, most, ranks=ranks) == found
+
+
+class TestWarnings:
+    def test_flash_mla_scratch_is_hoppers(self) -> None:
+        target = glm_target(max_tokens=131_072, max_batched_tokens=32_768)
+        b200 = NodeClass(gpu("b200"), 8, 2 * TIB, "NVIDIA-B200")
+        assert any("FlashMLA" in warning for warning in fits(GLM, h200(), target).warnings)
+        assert not any("FlashMLA" in warning for warning in fits(GLM, b200, target).warnings)
+
+    def test_a_fall_back_is_a_warning_and_a_wish_is_none(self) -> None:
+        auto = fits(DENSE_32B, h200(1), Target(524_288, gpus=1))
+        asked = fits(DENSE_32B, h200(1), Target(524_288, gpus=1, kv_dtype="Fp8"))
+        assert any(warning.startswith("KV cache in Fp8") for warning in auto.warnings)
+        assert not any(warning.startswith("KV cache in Fp8") for warning in asked.warnings)
+
+    def test_a_drain_lasts_two_prefills_of_the_longest_prompt(self) -> None:
+        got = fits(GLM, h200(), glm_target())
+        assert got.at_max.prefill_seconds * 2 > 300
+        assert got.seconds.drain == got.at_max.prefill_seconds * 2
+
+
+class TestDistance:
+    """Which of several shortfalls is told: the nearest."""
+
+    def test_bytes_are_nearer_than_gpus_and_those_than_other_gpus(self) -> None:
+        target = glm_target()
+        bytes_short = falls_short(GLM, h200(), replace(target, mode="None"))
+        gpus_short = falls_short(GLM, h200(4), target)
+        too_old = falls_short(GLM, OLD, target)
+        assert bytes_short.needed - bytes_short.available > gpus_short.needed - gpus_short.available
+        assert bytes_short.distance < gpus_short.distance < too_old.distance
+
+    def test_of_two_the_one_that_lacks_less(self) -> None:
+        near, far = (falls_short(GLM, h200(memory=memory * GIB), glm_target()) for memory in (96, 60))
+        assert near.distance < far.distance
+
+    def test_a_kernel_is_not_counted_in_capabilities(self) -> None:
+        short = falls_short(GLM, OLD, glm_target())
+        assert (short.needed, short.available, short.hopeless) == (8, 0, True)
+
+
+class TestTheDtypeOfAShortfall:
+    @pytest.mark.parametrize(
+        ("model", "node", "target", "dtype"),
+        [
+            pytest.param(DENSE_32B, h200(1), Target(MILLION, gpus=1), "Fp8", id="Auto ends with Fp8"),
+            pytest.param(DENSE_32B, h200(1), Target(MILLION, gpus=1, kv_dtype="Bf16"), "Bf16", id="as asked"),
+            pytest.param(GLM, h200(), glm_target(mode="None"), "Fp8", id="Auto of a DSA model"),
+            pytest.param(
+                LLAMA_8B,
+                h200(1, 8 * GIB),
+                Target(8192, gpus=1),
+                "Bf16",
+                id="host memory fell short, so Fp8 was no help",
+            ),
+            pytest.param(LLAMA_8B, h200(1), Target(8192, gpus=2), "Bf16", id="nothing was tried"),
+        ],
+    )
+    def test_is_the_last_that_was_tried(self, model: ModelFacts, node: NodeClass, target: Target, dtype: str) -> None:
+        assert falls_short(model, node, target).kv_dtype == dtype
 
 
 class TestDataParallel:
@@ -315,7 +552,7 @@ def follow(way: str, target: Target, node: NodeClass) -> tuple[Target, NodeClass
         "gpuMemoryUtilization": replace(target, utilization_percent=number),
         "parallelism to": replace(target, tensor=target.gpus, data=1, pipeline=1),
         "parallelism.expert": replace(target, expert=True),
-        "hostPool.size to at most": replace(target, host_pool_bytes=number * GIB),
+        "hostPool.size to": replace(target, host_pool_bytes=number * GIB, pool_requests=None, pool_tokens=None),
         "resources.memory to": replace(target, memory_bytes=number * GIB),
     }
     if "set resources.gpus" in way:
@@ -325,7 +562,10 @@ def follow(way: str, target: Target, node: NodeClass) -> tuple[Target, NodeClass
         return target, replace(node, gpus=int(found[1]))
     if found := re.search(r"nodes with (\d+)Gi", way):
         own = None if "leave resources.memory out" in way else target.memory_bytes
-        return replace(target, memory_bytes=own), replace(node, host_memory_bytes=int(found[1]) * GIB)
+        size = re.search(r"hostPool.size to (\d+)Gi", way)
+        pool = int(size[1]) * GIB if size else target.host_pool_bytes
+        changed = replace(target, memory_bytes=own, host_pool_bytes=pool)
+        return changed, replace(node, host_memory_bytes=int(found[1]) * GIB)
     return next((changed for text, changed in whole.items() if text in way), target), node
 
 
@@ -358,7 +598,7 @@ class TestAccept:
                 GLM,
                 glm_target(mode="HiSparse", host_pool_bytes=32 * GIB),
                 "spec.kvTier.hostPool.size",
-                "32Gi is below the 50.01 GiB",
+                "32Gi is below the 43.88 GiB to 50.01 GiB (by the GPU)",
                 id="host pool under the minimum",
             ),
             pytest.param(
@@ -421,6 +661,40 @@ def test_every_answer_is_whole(node: NodeClass, target: Target) -> None:
         assert got.host_blocks >= got.tiered.minimum_host_blocks(target.max_tokens)
 
 
+@given(
+    node=NODES,
+    tokens=st.integers(1, MILLION),
+    typical=st.integers(1, MILLION),
+    most=st.none() | st.integers(1, 300),
+    own=st.none() | st.integers(12, 900),
+    pool=st.none() | st.integers(1, 600),
+    data=st.sampled_from([1, 2]),
+)
+def test_auto_takes_the_tier_only_where_it_is_needed_or_wins(
+    node: NodeClass, tokens: int, typical: int, most: int | None, own: int | None, pool: int | None, data: int
+) -> None:
+    target = glm_target(
+        max_tokens=tokens,
+        typical_tokens=min(typical, tokens),
+        max_requests=most,
+        memory_bytes=own * GIB if own else None,
+        host_pool_bytes=pool * GIB if pool else None,
+        tensor=8 // data,
+        data=data,
+        expert=data > 1,
+    )
+    if accept(GLM, target):
+        return
+    got = plan(GLM, replace(node, gpus=8), target)
+    if not isinstance(got, Plan):
+        # what plain KV would hold is not refused
+        assert not isinstance(plan(GLM, replace(node, gpus=8), replace(target, mode="None")), Plan)
+        return
+    if got.mode is Mode.HISPARSE and got.plain.holds(got.kv_budget, tokens):
+        tier = min(got.at_typical.tier, Fraction(most)) if most else got.at_typical.tier
+        assert tier >= AUTO_GAIN * got.at_typical.plain
+
+
 @given(node=NODES, target=TARGETS, more=st.integers(1, 2000))
 def test_more_host_memory_never_shrinks_the_answer(node: NodeClass, target: Target, more: int) -> None:
     here = plan(GLM, node, target)
@@ -444,11 +718,22 @@ def test_smallest_is_the_plan_whose_flags_run_everywhere() -> None:
     assert smallest([large, small]) is small
 
 
-@given(node=NODES, target=TARGETS, batched=st.sampled_from([None, 1024, 32_768]), own=st.none() | st.integers(8, 900))
+@given(
+    node=NODES,
+    target=TARGETS,
+    batched=st.sampled_from([None, 1024, 32_768]),
+    own=st.none() | st.integers(8, 900),
+    pool=st.none() | st.integers(1, 400),
+)
 def test_no_advice_is_given_that_does_not_help(
-    node: NodeClass, target: Target, batched: int | None, own: int | None
+    node: NodeClass, target: Target, batched: int | None, own: int | None, pool: int | None
 ) -> None:
-    target = replace(target, max_batched_tokens=batched, memory_bytes=own * GIB if own else None)
+    target = replace(
+        target,
+        max_batched_tokens=batched,
+        memory_bytes=own * GIB if own else None,
+        host_pool_bytes=pool * GIB if pool else None,
+    )
     got = plan(GLM, node, target)
     if isinstance(got, Shortfall) and not accept(GLM, target):
         remedy = got.limit.remedy

@@ -400,6 +400,25 @@ def test_a_config_that_makes_no_sense(change: Mapping[str, Any]) -> None:
     assert caught.value.field == "spec.model.config"
 
 
+@pytest.mark.parametrize(
+    ("scaling", "rows"),
+    [
+        pytest.param({"rope_type": "linear", "factor": 4.0}, 32_768, id="not stretched by a linear factor"),
+        pytest.param(
+            {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 8192}, 32_768, id="nor cut by YaRN"
+        ),
+    ],
+)
+def test_dual_chunk_attention_has_a_rotation_for_the_positions_of_the_config(
+    scaling: Mapping[str, Any], rows: int
+) -> None:
+    """rotary_embedding/__init__.py builds its table from max_position_embeddings, whatever the scaling says."""
+    plain = read_rope(QWEN_2_5 | {"rope_scaling": scaling})
+    chunked = read_rope(QWEN_2_5 | {"rope_scaling": scaling, "dual_chunk_attention_config": {"chunk_size": 8192}})
+    assert chunked.rows == chunked.usable == rows
+    assert plain.rows != rows
+
+
 def test_a_null_factor_is_one() -> None:
     """vLLM warns and goes on with 1."""
     facts = read_rope(MISTRAL | {"rope_scaling": {"rope_type": "linear", "factor": None}})

@@ -12,6 +12,7 @@ from shapes import GLM, LLAMA_8B, LLAMA_70B, MILLION, glm_target, gpu, h200, mod
 
 from hisparse.acceptance import accept
 from hisparse.hardware import GPUS, NodeClass
+from hisparse.lengths import at_length
 from hisparse.model import ModelFacts
 from hisparse.plan import Mode, Plan, Shortfall, Target
 from hisparse.planner import plan
@@ -21,7 +22,6 @@ from hisparse.sizing import (
     LongestContext,
     Way,
     allowed_counts,
-    at_length,
     fewest_gpus,
     longest_context,
     longest_tokens,
@@ -56,6 +56,26 @@ def assert_exact(found: LongestContext) -> None:
             assert held(found.model, found.node, found.target, way, way.tokens + 1) < found.requests
 
 
+Question = tuple[tuple[ModelFacts, str, int], str, str, int, int | None, Target]
+
+HOST_MEMORY = st.builds(
+    lambda own, pool, requests, at, sharing: Target(
+        max_tokens=1,
+        gpus=1,
+        memory_bytes=own,
+        host_pool_bytes=pool if requests is None else None,
+        pool_requests=requests,
+        pool_tokens=at if requests is not None else None,
+        sharing=sharing,
+    ),
+    own=st.none() | st.integers(12 * GIB, 400 * GIB),
+    pool=st.none() | st.integers(GIB, 200 * GIB),
+    requests=st.none() | st.integers(1, 4),
+    at=st.integers(1, MILLION),
+    sharing=st.sampled_from(["Auto", "Private"]),
+)
+"""Targets that differ in what sizes a host pool."""
+
 QUESTIONS = st.tuples(
     st.sampled_from(
         [
@@ -70,38 +90,84 @@ QUESTIONS = st.tuples(
         ]
     ),
     st.sampled_from(["Auto", "Bf16", "Fp8"]),
-    st.sampled_from(["Auto", "None", "Offload"]),
-    st.integers(1, 40),
+    st.sampled_from(["Auto", "None", "Offload", "HiSparse"]),
+    st.sampled_from([1, 2, 3, 7, 40]),
     st.sampled_from([None, 256 * GIB, 2048 * GIB]),
+    HOST_MEMORY,
 )
 
 
+def asked(question: Question) -> LongestContext | None:
+    """The answer, None where the question itself does not hold: HiSparse for a dense model."""
+    (model_, kind, gpus), dtype, mode, requests, memory, host = question
+    target = replace(host, gpus=gpus, kv_dtype=dtype, mode=mode)
+    own = target.memory_bytes
+    there = node(kind, memory=memory if memory is None or own is None else max(memory, own))
+    if any(one.field == "spec.kvTier.mode" for one in accept(model_, target)):
+        return None
+    return longest_context(model_, there, target, requests=requests)
+
+
 class TestTheLongestContext:
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(QUESTIONS)
-    def test_fits_and_one_token_more_does_not(
-        self, question: tuple[tuple[ModelFacts, str, int], str, str, int, int | None]
-    ) -> None:
-        (model_, kind, gpus), dtype, mode, requests, memory = question
-        target = Target(max_tokens=1, gpus=gpus, kv_dtype=dtype, mode=mode)
-        found = longest_context(model_, node(kind, memory=memory), target, requests=requests)
+    def test_fits_and_one_token_more_does_not(self, question: Question) -> None:
+        found = asked(question)
+        if found is None:
+            return
         assert_exact(found)
         if found.plan is not None:
             assert found.tokens == max(way.tokens for way in found.ways)
-            assert isinstance(plan(model_, found.node, found.plan.target), Plan)
+            assert isinstance(plan(found.model, found.node, found.plan.target), Plan)
 
-    @settings(max_examples=25, deadline=None)
-    @given(QUESTIONS, st.integers(1, MILLION))
-    def test_what_fits_fits_at_every_shorter_length(
-        self, question: tuple[tuple[ModelFacts, str, int], str, str, int, int | None], shorter: int
-    ) -> None:
-        (model_, kind, gpus), dtype, mode, requests, memory = question
-        target = Target(max_tokens=1, gpus=gpus, kv_dtype=dtype, mode=mode)
-        found = longest_context(model_, node(kind, memory=memory), target, requests=requests)
-        for way in found.ways:
-            if way.tokens:
-                tokens = 1 + shorter % way.tokens
-                assert held(model_, found.node, target, way, tokens) >= requests
+    @settings(max_examples=60, deadline=None)
+    @given(QUESTIONS, st.integers(0, MILLION))
+    def test_what_fits_fits_at_every_shorter_length(self, question: Question, less: int) -> None:
+        found = asked(question)
+        for way in found.ways if found else ():
+            if found and way.tokens:
+                for tokens in (1 + less % way.tokens, max(1, way.tokens - less % 4096)):
+                    assert held(found.model, found.node, found.target, way, tokens) >= found.requests
+
+    @settings(max_examples=150, deadline=None)
+    @given(HOST_MEMORY, st.integers(1, MILLION), st.integers(1, 70_000), st.sampled_from([300, 500, 900, None]))
+    def test_longer_requests_are_never_more(self, host: Target, tokens: int, more: int, memory: int | None) -> None:
+        """The rule that every search here stands on, for HiSparse and whatever sizes its pool."""
+        target = replace(host, gpus=8, mode="HiSparse")
+        there = node("h200", memory=memory * GIB if memory else None)
+        way = Way(Mode.HISPARSE, "Fp8", tokens, None, "")
+        longer = held(GLM, there, target, way, min(tokens + more, MILLION))
+        assert held(GLM, there, target, way, tokens) >= longer
+
+    def test_own_memory_below_the_usual_overhead_is_no_jump(self) -> None:
+        """62Gi on 8 GPUs leave 14 GiB beside the usual overhead: a pool that grew with the length held more of it."""
+        target = glm_target(mode="HiSparse", memory_bytes=62 * GIB)
+        found = longest_context(GLM, h200(), target, requests=2)
+        (way,) = found.ways
+        assert 0 < found.tokens < 320_000
+        for tokens in range(found.tokens + 1, MILLION, 32_768):
+            assert held(GLM, h200(), target, way, tokens) < 2
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            pytest.param({"memory_bytes": 48 * GIB}, id="the least pool of an own memory"),
+            pytest.param({"pool_requests": 1, "pool_tokens": MILLION}, id="a pool for requests"),
+        ],
+    )
+    def test_a_pool_just_above_a_whole_gib_holds_no_more_than_one_below(self, changes: dict[str, int]) -> None:
+        """One request of 20,000 tokens takes 0.97 GiB and one of 20,900 1.01: rounded up, that would hold two."""
+        target, way = glm_target(**changes), Way(Mode.HISPARSE, "Fp8", 1, None, "")
+        assert held(GLM, h200(), target, way, 20_000) >= held(GLM, h200(), target, way, 20_900) == 1
+
+    @pytest.mark.parametrize("ranks", [1, 2])
+    def test_every_data_parallel_rank_holds_whole_requests(self, ranks: int) -> None:
+        """5 requests take 3 on one of two ranks, as 6 do."""
+        target = Target(1, gpus=8, tensor=8 // ranks, data=ranks, kv_dtype="Fp8")
+        five, six = (longest_tokens(LLAMA_70B, h200(), target, requests=many) for many in (50, 51))
+        even = longest_tokens(LLAMA_70B, h200(), target, requests=52)
+        assert (six == even) == (ranks == 2)
+        assert five > six
 
     def test_ends_within_a_block_where_blocks_end(self) -> None:
         found = longest_context(LLAMA_8B, node("rtx-4090"), Target(1, gpus=1, kv_dtype="Fp8"))
@@ -141,7 +207,7 @@ class TestTheLongestContext:
         (way,) = found.ways
         assert 0 < found.tokens < MILLION
         assert not accept(GLM, at_length(GLM, target, found.tokens))
-        assert accept(GLM, at_length(GLM, target, found.tokens + 1))
+        assert isinstance(plan(GLM, h200(), at_length(GLM, target, found.tokens + 1)), Shortfall)
         assert "30Gi is below" in way.beyond
 
     def test_a_number_alone_is_the_same_number(self) -> None:

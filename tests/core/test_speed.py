@@ -119,6 +119,19 @@ def test_active_parameters_of_a_mixture_whose_tensors_are_not_known() -> None:
     assert known.active_parameters == pytest.approx(DEEPSEEK.active_parameters, rel=0.35)
 
 
+def test_a_hybrid_with_an_indexer_reads_as_many_rows_as_its_config_says() -> None:
+    assert GLM_FLASH.indexer is not None
+    fewer = replace(GLM_FLASH, indexer=replace(GLM_FLASH.indexer, top_k=1024))
+    read = [decode.kv_bytes_read(one, H200, BF16, tokens=MILLION, tensor=1) for one in (GLM_FLASH, fewer)]
+    assert read[0] - read[1] == 11 * 1024 * 512 * 2
+    work = [prefill_work(one, MILLION).attention for one in (GLM_FLASH, fewer)]
+    pairs = causal_pairs(MILLION, 2048) - causal_pairs(MILLION, 1024)
+    # absorbed: scores and sums as wide as the latent row, two operations each
+    assert work[0] - work[1] == 11 * 64 * 4 * 512 * pairs
+    packed = decode.kv_bytes_read(GLM_FLASH, H200, FP8, tokens=MILLION, tensor=1)
+    assert read[0] - packed == 11 * 2048 * 512
+
+
 # --- seconds of a prompt -------------------------------------------------------------------------------------------
 
 

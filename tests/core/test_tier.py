@@ -8,12 +8,14 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shapes import DENSE_32B, GLM, LLAMA_70B, MILLION, gib, gpu, model
+from shapes import DENSE_32B, GLM, LLAMA_70B, MILLION, gib, glm_target, gpu, h200, model
 
 from hisparse.architectures import Attention, Indexer
 from hisparse.hardware import Gpu
 from hisparse.layout import Drafting, KvLayout, kv_layout
 from hisparse.model import ModelFacts, read_config
+from hisparse.plan import Plan
+from hisparse.planner import plan
 from hisparse.rows import KV_DTYPES, latent_row_bytes
 from hisparse.tier import HiSparseLayout, hisparse_layout, indexer_count, indexer_offload_token_bytes
 from hisparse.units import GIB
@@ -32,7 +34,7 @@ def layout(
     batched: int = 8192,
 ) -> HiSparseLayout:
     return hisparse_layout(
-        facts, dtype, on, max_batched_tokens=batched, shared=shared, mtp_layers=mtp, draft_tokens=3 * mtp
+        facts, dtype, on, in_flight_tokens=2 * batched, shared=shared, mtp_layers=mtp, draft_tokens=3 * mtp
     )
 
 
@@ -71,6 +73,31 @@ def test_glm_has_21_indexers_in_20_hot_groups() -> None:
     assert indexer_count(GLM) == 21
     assert layout().groups == 20
     assert layout(mtp=1).groups == 21
+
+
+@pytest.mark.parametrize(
+    ("leaders", "runs"),
+    [
+        pytest.param((0, 6), (6, 3), id="the first layer leads"),
+        pytest.param((3, 6), (3, 3, 3), id="three layers before the first leader"),
+        pytest.param((8,), (8, 1), id="all but the last"),
+    ],
+)
+def test_layers_before_the_first_indexer_are_a_run_of_their_own(
+    leaders: tuple[int, ...], runs: tuple[int, ...]
+) -> None:
+    """Nine layers, whose few indexer keys are smaller than any run: nothing is packed together (v1/hisparse/layout.py)."""
+    pool = layout(replace(GLM, caches=GLM.caches[:9], indexer=Indexer(layers=leaders, head_dim=128, top_k=2048)))
+    assert (pool.groups, pool.gpu_block_bytes) == (len(runs), max(runs) * 64 * 656)
+
+
+@pytest.mark.parametrize(("version", "batches"), [("0.33", 2), ("0.32", 2)])
+def test_what_is_in_flight_is_one_rule_for_both_layouts(version: str, batches: int) -> None:
+    """Async scheduling keeps one batch more in flight than there are pipeline stages."""
+    answer = plan(GLM, h200(), glm_target(engine_version=version))
+    assert isinstance(answer, Plan)
+    assert answer.tiered is not None
+    assert answer.tiered.in_flight_tokens == answer.plain.in_flight_tokens == batches * answer.max_batched_tokens
 
 
 @pytest.mark.parametrize(
@@ -183,6 +210,13 @@ class TestRealRuns:
     @pytest.mark.parametrize(("tensor", "expected"), [(1, 2_816), (2, 5_568), (8, 22_208)])
     def test_indexer_offload_per_token(self, tensor: int, expected: int) -> None:
         assert indexer_offload_token_bytes(GLM, tensor=tensor) == expected
+
+    def test_the_layout_knows_its_offload(self) -> None:
+        """22 indexers with the MTP layer, of 64 x 132 B on each of two ranks, in whole 4 KiB pages."""
+        pool = hisparse_layout(
+            GLM, "Fp8", H200, in_flight_tokens=16_384, shared=True, tensor=2, mtp_layers=1, draft_tokens=3
+        )
+        assert pool.offload_token_bytes == Fraction(91 * 4096, 64)
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,20 @@
 """Our KV arithmetic against vLLM's own planning code, run on the CPU: every number equal, to the byte and the block.
 
 vllm_layout.py answers inside vLLM's environment; this side asks, and compares with hisparse.layout and hisparse.tier.
-What is asked: every architecture of the catalogue on four generations of GPU, every other entry once, and seeded
+The answers that record_layouts.py has written down for `make test` are asked for again. What is asked beside them: every architecture of the catalogue on four generations of GPU, every other entry once, and seeded
 samples of layouts that no model has. docs/kv-logs.md says what this leaves out.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded_layouts import REACHES, VERSIONS, record_of, recorded, setting_of
+from vllm_answers import Answers, NotInstalledError, answers_of, layers_said
 
 from hisparse import catalogue
 from hisparse.hardware import GPUS, Gpu
@@ -35,28 +32,15 @@ from hisparse.model import ModelFacts, read_config
 from hisparse.pipeline import pipeline_split
 from hisparse.rows import KV_DTYPES, attention_row_bytes, state_bytes
 from hisparse.tier import HiSparseLayout, hisparse_layout
-from hisparse_testenv import vllm_cpu, vllm_sources
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
-SCRIPT = Path(__file__).with_name("vllm_layout.py")
-VERSIONS = (vllm_sources.VERSION, vllm_cpu.VERSION)
-LONGEST_S = 840
 SEED = 20261129
 DENSE_SAMPLES = 240
 HYBRID_SAMPLES = 110
 DTYPES = ("Bf16", "Fp8", "Int8PerTokenHead", "Int4PerTokenHead")
 TURBO = tuple(name for name, dtype in KV_DTYPES.items() if dtype.packed)
 GENERATIONS = ((9, 0), (8, 0), (10, 0), (12, 0))
-REACHES = {
-    "FullAttentionSpec": "full",
-    "MLAAttentionSpec": "full",
-    "SlidingWindowSpec": "window",
-    "ChunkedLocalAttentionSpec": "chunk",
-    "MambaSpec": "state",
-    # a ring of keys that are not pooled yet: one block per request, as a state
-    "CircularBufferSpec": "state",
-}
 
 
 @dataclass(frozen=True)
@@ -103,16 +87,12 @@ class Asked:
             self.model,
             asked["ours"],
             self.gpu,
-            max_batched_tokens=asked["batched"],
+            in_flight_tokens=self.layout(VERSIONS[0]).in_flight_tokens,
             shared=asked["tensor"] > 1,
             device_buffer=asked["device_buffer"],
             mtp_layers=len(asked["drafts"]),
             draft_tokens=asked["drafted"],
         )
-
-
-def _said(layers: Sequence[LayerCaches]) -> list[list[dict[str, Any]]]:
-    return [[{"kind": type(cache).__name__, **asdict(cache)} for cache in layer] for layer in layers]
 
 
 def _has(model: ModelFacts, kind: type[Cache]) -> bool:
@@ -121,11 +101,11 @@ def _has(model: ModelFacts, kind: type[Cache]) -> bool:
 
 def _ask(name: str, model: ModelFacts, config: Mapping[str, Any], dtype: str = "Bf16", **changes: Any) -> Asked:
     drafted = changes.get("drafted", 0)
-    drafts = _said(model.drafts[:1]) if drafted else []
+    drafts = layers_said(model.drafts[:1]) if drafted else []
     question: dict[str, Any] = {
         "ask": "plain",
         "config": config,
-        "layers": _said(model.caches),
+        "layers": layers_said(model.caches),
         "drafts": drafts,
         "kv_width": model.kv_width,
         "sparse": _has(model, IndexerKeys),
@@ -570,47 +550,19 @@ def _states() -> Iterator[dict[str, Any]]:
 PLAIN = {one.id: one for one in (*_of_catalogue(), *_dense(), *_turbo(), *_hybrids())}
 POOLS = {one.id: one for one in _hisparse()}
 SMALL = {one["id"]: one for one in _small()}
-Answers = Mapping[str, Mapping[str, Any]]
-
-
-def _folders(version: str) -> list[Path]:
-    """Where Python finds that vLLM; fails, and says what to do, where it is not installed."""
-    built = vllm_sources.found(version)
-    if built is None:
-        pytest.fail(
-            f"vLLM {version} is not installed; run `make test-engine`, or python -m hisparse_testenv.vllm_sources"
-        )
-    return list(built)
+RECORDED = {(version, one["rule"]): one for version in VERSIONS for one in recorded(version)}
+SETTINGS = {one.id: one for one in map(setting_of, RECORDED.values())}
 
 
 @pytest.fixture(scope="module")
 def answered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answers]:
-    """What each release answers to all questions: one process each, side by side."""
-    folder = tmp_path_factory.mktemp("vllm")
-    asked = folder / "questions.json"
-    asked.write_text(json.dumps([*(one.question for one in (*PLAIN.values(), *POOLS.values())), *SMALL.values()]))
-    started = {version: _start(version, asked, folder) for version in VERSIONS}
-    return {version: _finish(version, folder, process) for version, process in started.items()}
-
-
-def _start(version: str, asked: Path, folder: Path) -> subprocess.Popen[bytes]:
-    environment = os.environ | vllm_cpu.serve_environment() | {"VLLM_LOGGING_LEVEL": "ERROR"}
-    environment["PYTHONPATH"] = os.pathsep.join(map(str, _folders(version)))
-    with (folder / f"{version}.log").open("wb") as log:
-        # -S: nothing of our own environment is on the path
-        command = [sys.executable, "-S", str(SCRIPT), str(asked), str(folder / f"{version}.json")]
-        return subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
-
-
-def _finish(version: str, folder: Path, process: subprocess.Popen[bytes]) -> Answers:
+    """What each release answers to all questions."""
+    questions = [one.question for one in (*PLAIN.values(), *POOLS.values())]
+    questions += [*SMALL.values(), *(one.question() for one in SETTINGS.values())]
     try:
-        status = process.wait(LONGEST_S)
-    finally:
-        process.kill()
-    assert status == 0, (folder / f"{version}.log").read_text(errors="replace")[-4000:]
-    document = json.loads((folder / f"{version}.json").read_text())
-    assert document["vllm"] == f"{version}+cpu"
-    return {one["id"]: one for one in document["answers"]}
+        return answers_of(questions, tmp_path_factory.mktemp("vllm"))
+    except NotInstalledError as error:
+        pytest.fail(str(error))
 
 
 # --- comparing ---------------------------------------------------------------------------------------------------------
@@ -692,6 +644,14 @@ def test_hisparse_pools(answered: dict[str, Answers], name: str, version: str) -
                 assert min(1 + (gpu_blocks - admission) / steady, host_blocks / host) == fit["steady"]
                 exact = float(pools.concurrency(gpu_blocks, host_blocks, tokens))
                 assert exact == pytest.approx(fit["steady"], rel=1e-12)
+
+
+@pytest.mark.parametrize(("version", "rule"), RECORDED)
+def test_what_is_recorded_is_what_vllm_answers(answered: dict[str, Answers], version: str, rule: str) -> None:
+    """tests/data/vllm/ is up to date; `python tests/engine/record_layouts.py` renews it."""
+    record = RECORDED[version, rule]
+    setting = setting_of(record)
+    assert record_of(setting, answered[version][setting.id]) == record
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -1,7 +1,8 @@
 """What the planner says of a public vLLM start-up log (tests/data/kv-logs/cases.json).
 
 Reads a case as a person would read the log: the config, the GPU, the parallelism, the dtype, and of the run's switches
-only those that the case states. Nothing is fitted; docs/kv-logs.md has the rules and the cases that cannot be met.
+only those that the case states; the others are the release's defaults. docs/kv-logs.md says what each case states, and
+which cannot be met. What a case says of its own analysis (geometry, evaluation) is not read.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from hisparse.accounting import Accounting
 from hisparse.architectures import layer_count
 from hisparse.config import ConfigFields
+from hisparse.grouping import Reach
 from hisparse.hardware import GPUS, Gpu
+from hisparse.hbm import BATCHED_TOKENS
 from hisparse.layers import RecurrentState
-from hisparse.layout import NO_DRAFTING, Drafting, KvLayout, Reach, kv_layout
+from hisparse.layout import NO_DRAFTING, Drafting, KvLayout, kv_layout
 from hisparse.model import ModelFacts, read_config
 from hisparse.rows import KV_DTYPES, state_bytes
 from hisparse.units import GIB
@@ -109,7 +113,9 @@ class Prediction:
                 yield _check("tokens", log["tokens"], *(_tokens(layout, n, length) for n in (low, middle, high)))
             if "concurrency" in log and length:
                 yield _rounded(
-                    "concurrency", log["concurrency"], *(layout.concurrency(n, length) for n in (low, middle, high))
+                    "concurrency",
+                    log["concurrency"],
+                    *(layout.logged_concurrency(n, length) for n in (low, middle, high)),
                 )
             if "est_max_len" in log:
                 yield _check(
@@ -132,7 +138,7 @@ class Prediction:
         log, layout, length = self.case["log"], self.layout, self.case["max_model_len"]
         groups, block = len(layout.groups), layout.block_tokens
         first = log["tokens"] // block // layout.context_ranks * groups
-        low, high = layout.concurrency(first, length), layout.concurrency(first + groups - 1, length)
+        low, high = (layout.logged_concurrency(n, length) for n in (first, first + groups - 1))
         return _rounded("concurrency of the printed tokens", log["concurrency"], low, (low + high) / 2, high)
 
     def _pages(self) -> Iterator[Check]:
@@ -163,15 +169,21 @@ def predict(case: Case) -> Prediction:
         tensor=case["tp"],
         pipeline=case["pp"],
         context=case["dcp"],
-        batched_tokens=case.get("max_num_batched_tokens") or case.get("max_num_batched_tokens_used_in_formula") or 8192,
+        batched_tokens=case.get("max_num_batched_tokens") or BATCHED_TOKENS,
         version=_version(case),
         drafting=drafting,
         block_tokens=None if model.has_states else case.get("block_size"),
-        prefix_caching=_prefix_caching(case, drafting.tokens),
+        prefix_caching=case.get("prefix_caching"),
         layer_split=_split(case),
     )
-    style = {"old": False, "new": True}.get(case.get("log_style", ""), layout.rules.tokens_by_concurrency)
-    return Prediction(case, model, replace(layout, rules=replace(layout.rules, tokens_by_concurrency=style)), drafting)
+    return Prediction(case, model, replace(layout, rules=_as_printed(case, layout.rules)), drafting)
+
+
+def _as_printed(case: Case, rules: Accounting) -> Accounting:
+    """How the token line of this log is made, where the case names no release but a build between two of them."""
+    if re.fullmatch(r"\d+\.\d+(\.\d+)?", case["vllm_version"]) or "log_style" not in case:
+        return rules
+    return replace(rules, tokens_by_concurrency=case["log_style"] == "new")
 
 
 def _interval(printed: float) -> tuple[Fraction, Fraction, Fraction]:
@@ -236,13 +248,6 @@ def _drafting(case: Case, model: ModelFacts) -> Drafting:
     if "EAGLE" in said:
         return Drafting((model.caches[-1],), int(tokens[1]) if tokens else 1)
     return Drafting(model.drafts[:1], int(tokens[1]) if tokens else 1)
-
-
-def _prefix_caching(case: Case, drafted: int) -> bool | None:
-    """As the case found it: logs do not print whether states are kept for prefixes, their number tells."""
-    groups = (case.get("geometry") or {}).get("groups") or []
-    states = next((group[3] for group in groups if group[0] == "mamba"), None)
-    return None if states is None else states >= 2 + drafted
 
 
 def _split(case: Case) -> tuple[int, ...] | None:

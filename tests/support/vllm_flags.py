@@ -35,6 +35,7 @@ _BOOLEAN_ACTIONS: Final = {
     "EnableDisableAction": "switch",
 }
 _WORD_ACTIONS: Final = {"store_true": "alone", "store_false": "alone", "version": "alone", "append": "one"}
+_BOUNDS: Final = frozenset({"ge", "gt", "le", "lt"})
 _NARGS: Final = {"?": "optional", "+": "many", "*": "many"}
 
 Release = tuple[int, int]
@@ -43,12 +44,14 @@ Release = tuple[int, int]
 @dataclass(frozen=True)
 class Shape:
     """How a flag is written: what follows it, what a value has to be ("int", "float", "count" with K or M, "json",
-    "object"; "" for any text), the values of a closed list, and the default where that is one number or word."""
+    "object"; "" for any text), the values of a closed list, and the default where that is one number or word. Limits
+    are pydantic's, as in "ge=1"; they have a table of their own, so they do not make one shape another."""
 
     takes: str = "one"
     type: str = ""
     values: tuple[str, ...] = ()
     default: str = ""
+    limits: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -84,14 +87,23 @@ class Package:
 
     def default_of(self, name: str, key: str) -> str:
         """The default of a field where it is one number or word."""
+        item = next(self._items(name, key), None)
+        return _plain(item.value) if item is not None else ""
+
+    def limits_of(self, name: str, key: str) -> tuple[str, ...]:
+        """What a number in a field has to keep to, as its Field() declares it: "ge=1"."""
+        item = next(self._items(name, key), None)
+        return tuple(sorted(_limits(item))) if item is not None else ()
+
+    def _items(self, name: str, key: str) -> Iterator[ast.AnnAssign]:
+        """The statements that declare a field: the class's own, then those of its bases."""
         node = self.classes.get(name)
         for item in node.body if node is not None else ():
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.target.id == key:
-                return _plain(item.value)
+                yield item
         for base in node.bases if node is not None else ():
-            if isinstance(base, ast.Name) and (found := self.default_of(base.id, key)):
-                return found
-        return ""
+            if isinstance(base, ast.Name):
+                yield from self._items(base.id, key)
 
     def fields_of(self, name: str) -> dict[str, ast.expr]:
         """The annotated fields of a class and of its bases, bases first."""
@@ -136,6 +148,17 @@ def _plain(value: ast.expr | None) -> str:
     except ValueError:
         return ""
     return str(found) if isinstance(found, bool | int | float | str) else ""
+
+
+def _limits(item: ast.AnnAssign) -> Iterator[str]:
+    """The bounds in `Field(ge=1)`, as a default or within Annotated."""
+    for place in (item.annotation, item.value):
+        for node in ast.walk(place) if place is not None else ():
+            if not (isinstance(node, ast.Call) and ast.unparse(node.func) == "Field"):
+                continue
+            for keyword in node.keywords:
+                if keyword.arg in _BOUNDS and _plain(keyword.value):
+                    yield f"{keyword.arg}={_plain(keyword.value)}"
 
 
 # --- types --------------------------------------------------------------------------------------------------------
@@ -232,6 +255,12 @@ class Reader(ast.NodeVisitor):
         self.kwargs: dict[str, str] = {}
         self.entries: dict[str, Shape] = {}
         self.changed: dict[tuple[str, str], Callable[[Shape], Shape]] = {}
+        self.configs: list[str] = []
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+        self.configs = [found for part in calls if (found := _class_of_get_kwargs(part))]
+        self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
         target = node.targets[0]
@@ -287,7 +316,11 @@ class Reader(ast.NodeVisitor):
         annotation = self.package.fields_of(class_name).get(name)
         if annotation is None:
             return Shape()
-        shape = replace(shape_of(self.package, annotation, name), default=self.package.default_of(class_name, name))
+        shape = replace(
+            shape_of(self.package, annotation, name),
+            default=self.package.default_of(class_name, name),
+            limits=self.package.limits_of(class_name, name),
+        )
         how = self.changed.get((ast.unparse(node.value), name))
         return how(shape) if how else shape
 
@@ -303,6 +336,11 @@ class Reader(ast.NodeVisitor):
         for keyword in node.keywords:
             if keyword.arg is not None:
                 shape = _explicit(self.package, keyword.arg, keyword.value, shape)
+        if not shape.limits:
+            # spelled out for the parser, the number still ends in a field of this name
+            field_name = max(names, key=len).lstrip("-").replace("-", "_")
+            limits = (self.package.limits_of(one, field_name) for one in self.configs)
+            shape = replace(shape, limits=next((one for one in limits if one), ()))
         self.add(names, shape)
 
     def add(self, names: list[str], shape: Shape) -> None:
@@ -440,7 +478,11 @@ def _frontend(package: Package, name: str) -> dict[str, Entry]:
     reader.visit(package.classes[name])
     added = Reader(package)
     for key, annotation in package.fields_of(name).items():
-        shape = replace(shape_of(package, annotation, key), default=package.default_of(name, key))
+        shape = replace(
+            shape_of(package, annotation, key),
+            default=package.default_of(name, key),
+            limits=package.limits_of(name, key),
+        )
         how = reader.changed.get(("frontend_kwargs", key))
         added.add([f"--{key}"], how(shape) if how else shape)
     return added.found
@@ -498,7 +540,7 @@ def written(facts: Mapping[str, Facts]) -> str:
         f"    {COMMAND}",
         "",
         'Of each row: the first and the last release that has it, "" where the newest one does. A release stands for the',
-        "patch of it that was read. Values and defaults are listed since 0.30, the first release with HiSparse.",
+        "patch of it that was read. Values, defaults and limits are listed since 0.30, the first with HiSparse.",
         '"""',
         "",
         "# ruff: noqa: E501  rows of data",
@@ -524,6 +566,7 @@ def written(facts: Mapping[str, Facts]) -> str:
             rows += [(*head, first, last) for first, last in stretches]
     lines += [f"    {row!r}," for row in rows]
     lines += [")", ""]
+    lines += _limits_table(facts)
     lines += _table("VARIABLES", "environment variables that envs.py reads", facts, lambda one: one.variables)
     lines += _table("PROGRAMS", "modules that `python -m` can run", facts, lambda one: one.programs)
     lines += _table(
@@ -533,6 +576,19 @@ def written(facts: Mapping[str, Facts]) -> str:
         lambda one: frozenset(f"{name}.{key}" for name, keys in one.keys.items() for key in keys),
     )
     return "\n".join(lines)
+
+
+def _limits_table(facts: Mapping[str, Facts]) -> list[str]:
+    releases = list(facts)
+    held = [{(one.long, " ".join(one.shape.limits)) for one in facts[release].flags.values()} for release in releases]
+    lines = [
+        "# bounds of a flag's number as the config's Field() declares them: name, bounds, first, last",
+        "LIMITS: Final[tuple[tuple[str, str, str, str], ...]] = (",
+    ]
+    for name, limits in sorted({one for here in held for one in here if one[1]}):
+        for first, last in spans(((name, limits) in here for here in held), releases):
+            lines.append(f"    {(name, limits, first, last)!r},")
+    return [*lines, ")", ""]
 
 
 def _table(title: str, says: str, facts: Mapping[str, Facts], get: Callable[[Facts], frozenset[str]]) -> list[str]:

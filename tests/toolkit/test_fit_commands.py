@@ -309,7 +309,7 @@ def test_a_pocket_calculator_comes_to_the_same(capsys: pytest.CaptureFixture[str
     found = document(capsys, "explain", *words)
     steps = [step for section in found["sections"] for step in section["steps"]]
     with_formula = [step for step in steps if step["formula"]]
-    assert len(with_formula) > len(steps) * 3 // 4
+    assert len(with_formula) > len(steps) // 2
     for step in with_formula:
         value = evaluated(step["formula"])
         if isinstance(step["value"], int):
@@ -433,6 +433,7 @@ ASKED: dict[str, list[tuple[str, ...]]] = {
         (*LLAMA, "--gpus", "1", "--gpu", "rtx-4090"),
         (*LLAMA, "--gpus", "1", "--gpu", "a10g"),
         ("--model", "GLM-5.3", "--gpus", "7"),
+        ("--model", "Llama-3.1-70B", "--gpus", "1", "--gpu", "l4"),
     ],
     "fit-gpus": [("--model", "Llama-3.3-70B-Instruct", "--context", "2M"), (*LLAMA, "--context", "8K")],
     "compare": [GLM, ("--model", "Llama-3.3-70B-Instruct", "--context", "2M", "--gpus", "4")],

@@ -103,6 +103,31 @@ def test_the_command_of_a_plan_is_fine(capsys: pytest.CaptureFixture[str], monke
     assert run(capsys, "--", *command)[0] == 0
 
 
+def test_nothing_judged_is_no_ok(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "vllm bench serve --model x"
+    code, out, _ = run(capsys, text)
+    assert (code, out.splitlines()[0][:27]) == (4, "UNKNOWN  nothing was judged")
+    document = as_json(capsys, text)
+    assert (document["exitCode"], document["verdict"]) == (4, "Unknown")
+    assert [(item["kind"], item["effect"]) for item in document["items"]] == [("NotJudged", "Unknown")]
+    code, out, _ = run(capsys, f"{text}; {GOOD}")
+    assert (code, out.splitlines()[0]) == (
+        0,
+        "OK  vLLM 0.33 knows everything that was judged, which is not all of this",
+    )
+
+
+def test_an_image_without_a_release_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "docker run vllm/vllm-openai:latest --model m")
+    assert "the image's tag latest names no release" in " ".join(out.split())
+
+
+def test_what_the_operator_has_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "vllm serve m -tp 8 --port 9000")
+    owned = [item for item in as_json(capsys, "vllm serve m -tp 8 --port 9000")["items"] if item["operator"]]
+    assert f"operator sets or refuses {len(owned)} of these itself; --json says which" in " ".join(out.split())
+
+
 # --- input ---------------------------------------------------------------------------------------------------------
 
 
@@ -122,6 +147,29 @@ def test_ways_to_give_a_command(capsys: pytest.CaptureFixture[str], words: tuple
     assert "--swap-space 128" in out
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "services:\n  vllm:\n    image: vllm/vllm-openai:v0.33.0\n    command: --model m --swap-space 4\n",
+        'args: ["--model", "m", "--swap-space", "4"]',
+        "args:\n  - --model=m\n  - --swap-space\n  - '4'\n",
+        "kind: Service\n---\nkind: Pod\nspec:\n  containers:\n  - image: vllm/vllm-openai\n    args: [--swap-space=4]",
+        'kubectl apply -f - <<EOF\nspec: {containers: [{image: vllm/x, args: ["--swap-space", "4"]}]}\nEOF\n',
+        'FROM vllm/vllm-openai\nCMD ["--model", "m", "--swap-space", "4"]',
+    ],
+)
+def test_manifests(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    pipe_in(monkeypatch, text.encode())
+    for words in (("-f", str(file)), ("-",), (text,)):
+        code, out, _ = run(capsys, *words)
+        assert code == 3
+        assert "--swap-space 4" in out
+
+
 @pytest.mark.parametrize("words", [("-",), ("-f", "-"), ("--file", "-")])
 def test_stdin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
     pipe_in(monkeypatch, f"\ufeff{REFUSED}\n".encode())
@@ -139,6 +187,15 @@ def test_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 )
 def test_releases(capsys: pytest.CaptureFixture[str], version: str, code: int) -> None:
     assert run(capsys, "--engine-version", version, REFUSED)[0] == code
+
+
+@pytest.mark.parametrize("words", [("--json", "--engine-version"), ("--json", "vllm", "plan", "--engine-version")])
+def test_an_option_without_a_value_has_the_document_of_this_command(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    document = as_json(capsys, *words)
+    assert document["verdict"] == "BadInput"
+    assert [error["field"] for error in document["errors"]] == ["--engine-version"]
 
 
 def test_a_release_that_was_not_read_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,6 +219,13 @@ def test_a_release_that_was_not_read_is_said(capsys: pytest.CaptureFixture[str])
         (("-f", "a\0b"), "cannot be read"),
         (("-f", "x", "vllm serve m"), "--file: and a command were both given"),
         (("--engine-version",), "has no value"),
+        (('services:\n  a: {image: "b',), "looks like YAML, which cannot be read in line 2"),
+        (("args: [{{ .Values.args }}]",), "render a chart before you paste it"),
+        (("args: {}\n? [a]: b",), "looks like YAML"),
+        (("args: " + "[" * 5000,), "looks like YAML"),
+        (("args: [2026-02-30]",), "looks like YAML"),
+        (("args: ['--port', 8000]",), 'put it in quotes: "8000"'),
+        (("services: {a: {image: nginx}}",), "no container that starts vLLM (nginx)"),
     ],
 )
 def test_bad_input(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], says: str) -> None:

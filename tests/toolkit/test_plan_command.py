@@ -58,7 +58,7 @@ def test_the_screen_of_glm_at_a_million_tokens(capsys: pytest.CaptureFixture[str
         "HBM of each GPU, 139.81 GiB",
         "times the concurrency, expected decode speed-up ~",
         "pays above",
-        "peak activation ~ 1.41 GiB",
+        "peak activation ~ 2.25 GiB",
         "Memory is binary: 1 GiB = 1,073,741,824 B",
         '"kv_connector":"HiSparseConnector"',
         "--max-model-len 1048576 # context.maxTokens",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,9 +9,7 @@ from typing import Any, Final
 
 from hisparse_toolkit.problems import ExitCode, NoAnswerError
 from hisparse_toolkit.sheet import Sheet, Tone
-from hisparse_toolkit.streams import tell
-
-_NO_ANSWER: Final = {ExitCode.BAD_INPUT: "BadInput", ExitCode.UNKNOWN: "Unknown"}
+from hisparse_toolkit.streams import print_json, tell
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ def say(command: str, ask: Callable[[], Answer], *, as_json: bool) -> ExitCode:
             tell(problem)
         return error.code
     if as_json:
-        _print_json(_document(SCHEMAS[command], answer))
+        print_json(_document(SCHEMAS[command], answer))
     else:
         _show(answer)
     return answer.tone.code
@@ -97,10 +94,10 @@ def say(command: str, ask: Callable[[], Answer], *, as_json: bool) -> ExitCode:
 def print_problem(command: str, error: NoAnswerError) -> None:
     """The JSON document where there is no answer: the same keys, and why."""
     schema = SCHEMAS[command]
-    _print_json(
+    print_json(
         {
             "schema": schema.name,
-            "verdict": _NO_ANSWER[error.code],
+            "verdict": error.word,
             "exitCode": int(error.code),
             **dict.fromkeys(schema.keys),
             "errors": [{"field": one.field, "message": one.message} for one in error.problems],
@@ -128,8 +125,3 @@ def _show(answer: Answer) -> None:
     colour = console.is_terminal and not console.no_color
     canvas = Canvas(console.width, colour=colour, ascii_only=console.options.ascii_only)
     paint_sheet(answer.sheet(canvas), console)
-
-
-def _print_json(document: Mapping[str, Any]) -> None:
-    # ASCII, so that it is the same JSON in every encoding
-    print(json.dumps(document, indent=2))

@@ -113,6 +113,26 @@ SEVERAL_GPUS: Final = ("gpus", "tensor", "data", "pipeline", "decode_context")
 WHOLE_ANSWERS: Final = ("kv_memory",)
 """Those that hold for the one set-up that somebody has a log of."""
 
+OF_MEMORY: Final = (
+    "typical",
+    "concurrency",
+    "rope_factor",
+    "rope_original",
+    "rope_type",
+    "node_gpus",
+    "host_memory",
+    "pod_memory",
+    "host_pool",
+    "sharing",
+    "kv_memory",
+    "utilization",
+    "mtp_tokens",
+    "decode_context",
+    "expert",
+    "engine_version",
+)
+"""Those that decide how much memory there is and what it holds, which the speeds of `hisparse time` do not ask for."""
+
 
 def asks(*without: str, **words: str) -> Callable[[_Command], _Command]:
     """The command takes all options of a question but those named; it gets what was said as `wishes`.

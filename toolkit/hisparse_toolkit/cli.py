@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
-from hisparse_toolkit.asking import SEVERAL_GPUS, WHOLE_ANSWERS, Wishes, asks
+from hisparse_toolkit.asking import OF_MEMORY, SEVERAL_GPUS, WHOLE_ANSWERS, Wishes, asks
 from hisparse_toolkit.problems import BadInputError, ExitCode, Problem
 from hisparse_toolkit.streams import outlets, tell
 
@@ -298,58 +298,11 @@ that is known, 3 faster than the hardware's peak.
 
 
 @app.command(cls=_Command, help=_TIME_HELP, epilog=_EPILOG)
+@asks(*OF_MEMORY)
 def time(
     *,
     file: _File = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="NAME",
-            help="GLM-5.3, owner/name of a public model, or the path of a config.json.",
-            rich_help_panel="What is served",
-        ),
-    ] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Size of the weight files, as in 704Gi.", rich_help_panel="What is served"),
-    ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option(metavar="TOKENS", help="The longest request, as in 1M.", rich_help_panel="What is served"),
-    ] = None,
-    gpus: Annotated[
-        str | None, typer.Option(metavar="N", help="GPUs of one replica.", rich_help_panel="Hardware")
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="h200, h100, a100-80, l40s, or an nvidia.com/gpu.product; h200 unless the manifest names one.",
-            rich_help_panel="Hardware",
-        ),
-    ] = None,
-    mode: Annotated[
-        str | None,
-        typer.Option(metavar="MODE", help="Auto, HiSparse, Offload or None.", rich_help_panel="KV cache"),
-    ] = None,
-    kv_dtype: Annotated[
-        str | None,
-        typer.Option(metavar="DTYPE", help="Auto, Bf16, Fp8 or another, as in plan.", rich_help_panel="KV cache"),
-    ] = None,
-    tensor: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Tensor parallel size; --gpus if not said.", rich_help_panel="Engine"),
-    ] = None,
-    data: Annotated[str | None, typer.Option(metavar="N", help="Data parallel size.", rich_help_panel="Engine")] = None,
-    pipeline: Annotated[
-        str | None, typer.Option(metavar="N", help="Pipeline parallel size.", rich_help_panel="Engine")
-    ] = None,
-    batched_tokens: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Tokens of one prefill chunk.", rich_help_panel="Engine"),
-    ] = None,
+    wishes: Wishes,
     claim: Annotated[
         str | None,
         typer.Option(
@@ -366,9 +319,6 @@ def time(
         str | None,
         typer.Option(metavar="N", help="Requests that decode at once; as many as fit.", rich_help_panel="Claims"),
     ] = None,
-    no_hub: Annotated[
-        bool, typer.Option("--no-hub", help="Never ask the Hugging Face hub (also HISPARSE_NO_HUB=1).")
-    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print hisparse.dev/time/v1 instead.")] = False,
 ) -> int:
     """Options in, exit code out."""
@@ -376,21 +326,7 @@ def time(
     from hisparse_toolkit.time_answer import ClaimWords  # noqa: PLC0415
     from hisparse_toolkit.time_command import run_time  # noqa: PLC0415
 
-    options = Options(
-        model=model,
-        weights=weights,
-        context=context,
-        gpus=gpus,
-        gpu=gpu,
-        mode=mode,
-        kv_dtype=kv_dtype,
-        tensor=tensor,
-        data=data,
-        pipeline=pipeline,
-        batched_tokens=batched_tokens,
-        no_hub=no_hub,
-    )
-    return run_time(file, options, ClaimWords(claim, claim_tokens_per_second, batch), as_json=as_json)
+    return run_time(file, Options(**wishes), ClaimWords(claim, claim_tokens_per_second, batch), as_json=as_json)
 
 
 _RENDER_HELP: Final = """Print the objects that the operator would make of a manifest, without a cluster.
@@ -475,7 +411,8 @@ def demo(
 
 _FLAGS_HELP: Final = """Say of every flag and variable of a vLLM command whether it is real, and what to write instead.
 
-Takes the command as it stands in an article or a script: in quotes, as words, or from a file or stdin.
+Takes the command as it stands in an article or a script: in quotes, as words, or from a file or stdin. A Kubernetes
+manifest, a compose file or a Dockerfile is read as well. Ends with 4 where nothing in it could be judged.
 
 [bold]Examples[/bold]
 
@@ -583,7 +520,12 @@ def _bad_words(words: Sequence[str], error: typer.TyperException) -> int:
 
 def _print_problem(words: Sequence[str], error: BadInputError) -> None:
     """The JSON document of a command whose words mean nothing."""
-    if "plan" in words:
+    if next((word for word in words if not word.startswith("-")), "") == "flags":
+        # its words may hold the name of any command
+        from hisparse_toolkit.flags_command import print_problem as print_flags_problem  # noqa: PLC0415
+
+        print_flags_problem(error)
+    elif "plan" in words:
         from hisparse_toolkit.plan_command import print_problem  # noqa: PLC0415
 
         print_problem(error)

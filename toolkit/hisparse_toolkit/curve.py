@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Final
 
 from hisparse.plan import Plan
+from hisparse.rounding import cdiv
 from hisparse.units import KIB, MIB
 
 HEIGHT: Final = 15
@@ -51,7 +52,7 @@ def drawing(title: str, lines: Sequence[Line], *, width: int, colour: bool, asci
 
 def _ticks(lengths: Sequence[int], width: int) -> Sequence[int]:
     """The lengths that have room below the axis, the longest always among them."""
-    step = -(-len(lengths) * _TICK // width) if lengths else 1
+    step = cdiv(len(lengths) * _TICK, width) or 1
     return lengths[::-1][::step][::-1]
 
 

@@ -31,13 +31,12 @@ def _ask(file: str | None, options: Options) -> Answer:
     manifest = read_manifest(file) if file is not None else None
     asked = scaled(manifest, options)
     answer = answer_to(asked.question)
-    verdict = verdict_of(answer)
-    tone, word = Tone(verdict.code), verdict.word
+    tone = Tone(verdict_of(answer).code)
     if tone is Tone.YES and asked.assumed is not None:
-        tone, word = Tone.WARNING, "FitsWithWarnings"
+        tone = Tone.WARNING
     points = curve(answer) if isinstance(answer, Plan) else ()
     return Answer(
-        tone, word, lambda canvas: sheet_of(asked, answer, points, canvas), lambda: body_of(asked, answer, points)
+        tone, tone.word, lambda canvas: sheet_of(asked, answer, points, canvas), lambda: body_of(asked, answer, points)
     )
 
 

@@ -39,15 +39,13 @@ def _ask(file: str | None, options: Options) -> Answer:
     manifest = read_manifest(file) if file is not None else None
     asked = scaled(manifest, options)
     answer = answer_to(asked.question)
-    verdict = verdict_of(answer)
-    tone = Tone(verdict.code)
-    word = verdict.word
+    tone = Tone(verdict_of(answer).code)
     if tone is Tone.YES and asked.assumed is not None:
-        tone, word = Tone.WARNING, "FitsWithWarnings"
+        tone = Tone.WARNING
     sections = explain(answer)
     return Answer(
         tone,
-        word,
+        tone.word,
         lambda canvas: sheet_of(asked, answer, sections, tone, canvas),
         lambda: body_of(asked, answer, sections),
     )
@@ -87,8 +85,8 @@ def _block(section: Section, width: int) -> str:
     for step in section.steps:
         mark = "~ " if step.estimate else ""
         lines.append(_ends(f"  {step.name}", f"{mark}{_amount(step)}", width))
-        formula = f"= {step.figure.text}" if step.figure is not None else "given:"
-        lines.append(_hanging(f"{formula}  [{step.source}]", width))
+        formula = f"= {step.figure.text} " if step.figure is not None else "given:"
+        lines.append(_hanging(f"{formula} [{step.source}]", width))
     return "\n".join(lines)
 
 

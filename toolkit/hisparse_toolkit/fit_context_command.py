@@ -20,8 +20,6 @@ from hisparse_toolkit.problems import ExitCode
 from hisparse_toolkit.question import Options
 from hisparse_toolkit.sheet import Columns, Sheet, Tone
 
-_VERDICTS = {Tone.YES: "Fits", Tone.WARNING: "FitsWithWarnings", Tone.NO: "DoesNotFit"}
-
 
 def run_fit_context(file: str | None, options: Options, *, as_json: bool) -> ExitCode:
     """Answer, and return the exit code."""
@@ -36,7 +34,7 @@ def _ask(file: str | None, options: Options) -> Answer:
         tone = Tone.WARNING if found.plan.warnings else Tone.YES
     return Answer(
         tone,
-        _VERDICTS[tone],
+        tone.word,
         lambda canvas: sheet_of(found, file, options, tone, canvas),
         lambda: body_of(found),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections import Counter
@@ -13,12 +12,13 @@ from typing import Any, Final, TextIO, cast
 
 from hisparse.errors import SpecError
 from hisparse.flags.arguments import release_of
-from hisparse.flags.judge import judge, judge_words
+from hisparse.flags.containers import manifest_text
+from hisparse.flags.judge import judge, judge_manifest, judge_words
 from hisparse.flags.known import RELEASES
-from hisparse.flags.verdict import Item, Report, Severity
+from hisparse.flags.verdict import Item, Kind, Report, Severity
 from hisparse.units import shortened
 from hisparse_toolkit.problems import BadInputError, ExitCode, NoAnswerError, NotFoundOutError, Problem, bad
-from hisparse_toolkit.streams import tell
+from hisparse_toolkit.streams import print_json, tell
 
 SCHEMA: Final = "hisparse.dev/flags/v1"
 STDIN: Final = "-"
@@ -31,7 +31,8 @@ CODES: Final = {
     Severity.REFUSED: ExitCode.NO,
 }
 VERDICTS: Final = {Severity.FINE: "Ok", Severity.WARNING: "Warning", Severity.REFUSED: "Refused"}
-_NO_ANSWER: Final = {ExitCode.BAD_INPUT: "BadInput", ExitCode.UNKNOWN: "Unknown"}
+NOT_JUDGED: Final = "Unknown"
+"""The verdict, and an item's effect, where nothing was judged."""
 _STYLES: Final = {Severity.FINE: "green", Severity.WARNING: "yellow", Severity.REFUSED: "bold red"}
 _WIDEST_NAME: Final = 44
 
@@ -51,15 +52,25 @@ def run_flags(question: Question, *, as_json: bool = False) -> ExitCode:
         report = report_of(question)
     except NoAnswerError as error:
         if as_json:
-            _print_json(problem_document(error))
+            print_json(problem_document(error))
         for problem in error.problems:
             tell(_printable(str(problem)))
         return error.code
     if as_json:
-        _print_json(answer_document(report))
+        print_json(answer_document(report))
     else:
         _show(report)
-    return CODES[report.severity]
+    return code_of(report)
+
+
+def code_of(report: Report) -> ExitCode:
+    """The exit code of an answer: could not find out where all that it says is that nothing was judged."""
+    return CODES[report.severity] if report.judged else ExitCode.UNKNOWN
+
+
+def print_problem(error: NoAnswerError) -> None:
+    """Print the document where there is no answer."""
+    print_json(problem_document(error))
 
 
 def report_of(question: Question) -> Report:
@@ -70,14 +81,42 @@ def report_of(question: Question) -> Report:
         if question.file is not None:
             if words:
                 raise bad("--file", "and a command were both given; keep one of them")
-            return judge(_content(question.file), release)
+            return _judged(_content(question.file), release)
         if words == (STDIN,):
-            return judge(_content(STDIN), release)
+            return _judged(_content(STDIN), release)
         if len(words) > 1:
             return judge_words(words, release)
-        return judge(words[0] if words else "", release)
+        return _judged(words[0] if words else "", release)
     except SpecError as error:
         raise BadInputError.of(error) from None
+
+
+def _judged(text: str, release: str | None) -> Report:
+    manifest = manifest_text(text)
+    if manifest is None:
+        return judge(text, release)
+    return judge_manifest(_documents(manifest), release)
+
+
+def _documents(text: str) -> list[Any]:
+    """The YAML of Kubernetes or compose. Raises SpecError."""
+    # PyYAML costs time that a command line does not pay
+    import yaml  # noqa: PLC0415
+
+    try:
+        return list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f" in line {mark.line + 1}" if mark is not None else ""
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError, OverflowError) as error:
+        # of keys that cannot be keys, of dates that are none, of what is nested too deeply
+        where, what = "", " ".join(str(error).split())
+    raise SpecError(
+        "command",
+        f"looks like YAML, which cannot be read{where} ({what}); correct it, render a chart before you paste it, or "
+        "paste the arguments alone, as in --max-model-len 131072",
+    )
 
 
 def _release(version: str | None) -> str | None:
@@ -121,8 +160,8 @@ def answer_document(report: Report) -> dict[str, Any]:
     """The document of an answer (docs/reference/flags-json.md)."""
     return {
         "schema": SCHEMA,
-        "verdict": VERDICTS[report.severity],
-        "exitCode": int(CODES[report.severity]),
+        "verdict": _verdict(report),
+        "exitCode": int(code_of(report)),
         "errors": [],
         "engineVersion": report.release,
         "engineVersionFrom": report.release_from,
@@ -135,7 +174,7 @@ def problem_document(error: NoAnswerError) -> dict[str, Any]:
     """The document where there is no answer."""
     return {
         "schema": SCHEMA,
-        "verdict": _NO_ANSWER[error.code],
+        "verdict": error.word,
         "exitCode": int(error.code),
         "errors": [{"field": problem.field, "message": problem.message} for problem in error.problems],
         "engineVersion": None,
@@ -145,12 +184,21 @@ def problem_document(error: NoAnswerError) -> dict[str, Any]:
     }
 
 
+def _verdict(report: Report) -> str:
+    return VERDICTS[report.severity] if report.judged else NOT_JUDGED
+
+
+def _effect(item: Item) -> str:
+    """What an item alone would make of the verdict."""
+    return NOT_JUDGED if item.kind is Kind.NOT_JUDGED else VERDICTS[item.severity]
+
+
 def _item(item: Item) -> dict[str, Any]:
     return {
         "name": item.name,
         "value": item.value or None,
         "kind": item.kind.value,
-        "effect": VERDICTS[item.severity],
+        "effect": _effect(item),
         "message": item.says or None,
         "instead": item.instead or None,
         "source": item.source or None,
@@ -158,16 +206,13 @@ def _item(item: Item) -> dict[str, Any]:
     }
 
 
-def _print_json(document: dict[str, Any]) -> None:
-    # ASCII, so that it is the same JSON in every encoding
-    print(json.dumps(document, indent=2))
-
-
 # --- screen -------------------------------------------------------------------------------------------------------
 
 
 def headline(report: Report) -> str:
     """What the whole comes to, in one sentence."""
+    if not report.judged:
+        return "nothing was judged: only the flags of vllm serve are known here"
     counts = Counter(item.severity for item in report.items)
     if refused := counts[Severity.REFUSED]:
         return f"vLLM {report.release} does not start with this: {_count(refused, 'fault')}"
@@ -175,6 +220,8 @@ def headline(report: Report) -> str:
         return (
             f"vLLM {report.release} starts with this, and {_count(warned, 'thing')} in it {_is(warned)} not as written"
         )
+    if any(item.kind is Kind.NOT_JUDGED for item in report.items):
+        return f"vLLM {report.release} knows everything that was judged, which is not all of this"
     return f"vLLM {report.release} knows everything in this"
 
 
@@ -196,8 +243,8 @@ def _show(report: Report) -> None:
     # JSON is pasted, so it stands whole below the table
     pasted = list(dict.fromkeys(item.instead for item in report.items if "{" in item.instead))
     with console.capture() as capture:
-        verdict = VERDICTS[report.severity].upper()
-        style = f"bold {_STYLES[report.severity].removeprefix('bold ')}"
+        verdict = _verdict(report).upper()
+        style = f"bold {_STYLES[report.severity if report.judged else Severity.WARNING].removeprefix('bold ')}"
         console.print(Text.assemble((verdict, style), "  ", (headline(report), "bold")))
         console.print(_table(report.items, pasted))
         for place, text in enumerate(pasted, start=1):
@@ -232,7 +279,8 @@ def _table(items: Sequence[Item], pasted: Sequence[str]) -> Any:  # noqa: ANN401
         name = Text(shortened(_printable(item.name)), style="bold")
         if item.value:
             name.append(f" {shortened(_printable(item.value))}", style="not bold")
-        table.add_row(Text(VERDICTS[item.severity].lower(), style=_STYLES[item.severity]), name, text)
+        style = "dim" if item.kind is Kind.NOT_JUDGED else _STYLES[item.severity]
+        table.add_row(Text(_effect(item).lower(), style=style), name, text)
     return table
 
 
@@ -252,5 +300,7 @@ def _notes(report: Report) -> list[str]:
         notes.append(f"Not vLLM, and not judged: {_printable(', '.join(dict.fromkeys(report.others)))}.")
     owned = sum(bool(item.operator) for item in report.items)
     if owned:
-        notes.append(f"The operator of hisparse has something of its own for {owned} of these (operator, with --json).")
+        notes.append(
+            f"In a cluster, hisparse's operator sets or refuses {owned} of these itself; --json says which and why."
+        )
     return notes

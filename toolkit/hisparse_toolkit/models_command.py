@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from hisparse import catalogue
@@ -10,7 +9,7 @@ from hisparse.catalogue import Entry
 from hisparse.model import read_config
 from hisparse.units import format_bytes
 from hisparse_toolkit.problems import ExitCode, Problem
-from hisparse_toolkit.streams import tell
+from hisparse_toolkit.streams import print_json, tell
 
 SCHEMA: Final = "hisparse.dev/models/v1"
 
@@ -23,7 +22,7 @@ def run_models(word: str | None, *, as_json: bool) -> ExitCode:
         return ExitCode.BAD_INPUT
     rows = [_row(one) for one in found]
     if as_json:
-        print(json.dumps({"schema": SCHEMA, "models": rows}, indent=2))
+        print_json({"schema": SCHEMA, "models": rows})
     else:
         _show(rows)
     return ExitCode.YES

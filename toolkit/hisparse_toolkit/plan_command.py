@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 
 from hisparse.acceptance import advice
@@ -13,7 +12,7 @@ from hisparse_toolkit.plan_json import answer_document, problem_document
 from hisparse_toolkit.problems import ExitCode, NoAnswerError
 from hisparse_toolkit.question import Options, Question, question_of
 from hisparse_toolkit.screen import screen_of, verdict_of
-from hisparse_toolkit.streams import tell
+from hisparse_toolkit.streams import print_json, tell
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ def run_plan(file: str | None, options: Options, view: View) -> ExitCode:
         # what the operator would say of the object, beside what the planner says of any
         answer = replace(answer, warnings=(*answer.warnings, *advice(question.spec, question.model)))
     if view.as_json:
-        _print_json(answer_document(question, answer, in_cluster=in_cluster))
+        print_json(answer_document(question, answer, in_cluster=in_cluster))
     else:
         _show(question, answer, view, in_cluster=in_cluster)
     return verdict_of(answer).code
@@ -53,7 +52,7 @@ def answer_to(question: Question) -> Plan | Shortfall:
     fitting = [one for one in answers if isinstance(one, Plan)]
     if fitting:
         return smallest(fitting)
-    return min((one for one in answers if isinstance(one, Shortfall)), key=lambda one: one.needed - one.available)
+    return min((one for one in answers if isinstance(one, Shortfall)), key=lambda one: one.distance)
 
 
 def _show(question: Question, answer: Plan | Shortfall, view: View, *, in_cluster: bool) -> None:
@@ -78,9 +77,4 @@ def _show(question: Question, answer: Plan | Shortfall, view: View, *, in_cluste
 
 def print_problem(error: NoAnswerError) -> None:
     """The JSON document where there is no answer."""
-    _print_json(problem_document(error))
-
-
-def _print_json(document: dict[str, object]) -> None:
-    # ASCII, so that it is the same JSON in every encoding
-    print(json.dumps(document, indent=2))
+    print_json(problem_document(error))

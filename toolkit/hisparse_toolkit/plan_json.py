@@ -15,12 +15,11 @@ from hisparse.hardware import NodeClass
 from hisparse.model import ModelFacts
 from hisparse.plan import LengthRow, Limit, Plan, Resource, Shortfall, Target, Term
 from hisparse.rounding import decimal
-from hisparse_toolkit.problems import ExitCode, NoAnswerError
+from hisparse_toolkit.problems import NoAnswerError
 from hisparse_toolkit.question import Question
 from hisparse_toolkit.screen import command_of, flags_of, pod_of, startup_parts, verdict_of
 
 SCHEMA: Final = "hisparse.dev/plan/v1"
-_NO_ANSWER: Final = {ExitCode.BAD_INPUT: "BadInput", ExitCode.UNKNOWN: "Unknown"}
 
 _Json = dict[str, Any]
 
@@ -45,7 +44,7 @@ def problem_document(error: NoAnswerError) -> _Json:
     """The document where there is no answer: the same keys, and why."""
     return {
         "schema": SCHEMA,
-        "verdict": _NO_ANSWER[error.code],
+        "verdict": error.word,
         "exitCode": int(error.code),
         "model": None,
         "node": None,

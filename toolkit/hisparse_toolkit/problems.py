@@ -38,6 +38,8 @@ class NoAnswerError(Exception):
     """Why there is no answer; `code` is what the command ends with."""
 
     code: ExitCode
+    word: str
+    """What a JSON document says in place of a verdict."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -48,6 +50,7 @@ class BadInputError(NoAnswerError):
     """The person who asks has to change something."""
 
     code = ExitCode.BAD_INPUT
+    word = "BadInput"
 
     @classmethod
     def of(cls, error: SpecError) -> BadInputError:
@@ -59,6 +62,7 @@ class NotFoundOutError(NoAnswerError):
     """The question is sound and a fact for its answer could not be had."""
 
     code = ExitCode.UNKNOWN
+    word = "Unknown"
 
 
 def bad(field: str, message: str) -> BadInputError:

@@ -23,6 +23,11 @@ class Tone(Enum):
         """What the command ends with."""
         return ExitCode(self.value)
 
+    @property
+    def word(self) -> str:
+        """The verdict of the JSON document."""
+        return {Tone.YES: "Fits", Tone.WARNING: "FitsWithWarnings", Tone.NO: "DoesNotFit"}[self]
+
 
 @dataclass(frozen=True)
 class Columns:

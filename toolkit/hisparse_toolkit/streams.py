@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TextIO, cast
 
@@ -102,6 +103,11 @@ def tell(text: object) -> None:
     """One fault on stderr: a line, wrapped where a person reads it on a terminal."""
     width = _terminal_width()
     print(text if width is None else wrapped(str(text), width), file=sys.stderr)
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """The answer on stdout as JSON: in ASCII, so that it is the same in every encoding."""
+    print(json.dumps(document, indent=2))
 
 
 def wrapped(text: str, width: int) -> str:

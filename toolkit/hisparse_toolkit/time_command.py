@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from hisparse_toolkit.manifest import read_manifest
 from hisparse_toolkit.problems import ExitCode, NoAnswerError
 from hisparse_toolkit.question import Options, question_of
-from hisparse_toolkit.streams import tell
+from hisparse_toolkit.streams import print_json, tell
 from hisparse_toolkit.time_answer import ClaimWords, claims_of, timing_of
 from hisparse_toolkit.time_json import problem_document, timing_document
 
@@ -25,7 +23,7 @@ def run_time(file: str | None, options: Options, words: ClaimWords, *, as_json: 
             tell(problem)
         return error.code
     if as_json:
-        _print_json(timing_document(timing))
+        print_json(timing_document(timing))
     else:
         # rich costs a tenth of a second, which --json does not pay
         from hisparse_toolkit.paint import console_for  # noqa: PLC0415
@@ -38,9 +36,4 @@ def run_time(file: str | None, options: Options, words: ClaimWords, *, as_json: 
 
 def print_problem(error: NoAnswerError) -> None:
     """The JSON document where there is no answer."""
-    _print_json(problem_document(error))
-
-
-def _print_json(document: dict[str, object]) -> None:
-    # ASCII, so that it is the same JSON in every encoding
-    print(json.dumps(document, indent=2))
+    print_json(problem_document(error))

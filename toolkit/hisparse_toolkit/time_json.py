@@ -14,11 +14,10 @@ from hisparse.estimates import HOST_READ_SLOWDOWN
 from hisparse.plan import Shortfall
 from hisparse.prefill import GOOD_EFFICIENCY, USUAL_EFFICIENCY, Prefill
 from hisparse.rounding import ceil, decimal
-from hisparse_toolkit.problems import ExitCode, NoAnswerError
+from hisparse_toolkit.problems import NoAnswerError
 from hisparse_toolkit.time_answer import Timing
 
 SCHEMA: Final = "hisparse.dev/time/v1"
-_NO_ANSWER: Final = {ExitCode.BAD_INPUT: "BadInput", ExitCode.UNKNOWN: "Unknown"}
 
 _Json = dict[str, Any]
 
@@ -52,7 +51,7 @@ def problem_document(error: NoAnswerError) -> _Json:
     """The document where there is no answer: the same keys, and why."""
     return {
         "schema": SCHEMA,
-        "verdict": _NO_ANSWER[error.code],
+        "verdict": error.word,
         "exitCode": int(error.code),
         "model": None,
         "node": None,

@@ -11,9 +11,8 @@ from typing import Any
 class Entry:
     """One model. aliases are other repos with the same geometry and weights.
 
-    config is its config.json as far as a planner reads it, nested where the file nests it. Two things are brought
-    into one form: whole numbers that a file writes as 500000.0 are integers, and the width of a quantised weight that
-    is under quantization_config.config_groups is written as bits and group_size.
+    config is its config.json as far as a planner reads it, nested where the file nests it. Whole numbers that a file
+    writes as 500000.0 are integers.
     weight_bytes is what the files hold, MTP layers and vision towers included, except that a tied embedding counts
     once and that weight_source says where the engine keeps more. source says where the config was read.
     """

@@ -34,11 +34,8 @@ ENTRIES: tuple[Entry, ...] = (
             },
             "quantization_config": {"quant_method": "mxfp4"},
         },
-        weight_bytes=14_438_087_808,
-        weight_source=(
-            "MXFP4 experts as the engine keeps them, one side padded from 2,880 to 3,072, the rest in BF16, "
-            "counted from the geometry (files: 13,761,264,768 bytes; 13.47 GiB in a public vLLM log)"
-        ),
+        weight_bytes=13_761_264_768,
+        weight_source="size of the repo's files, MXFP4 experts and the rest in BF16; the engine pads the experts",
         source="config.json as copied in ai-dynamo/aiconfigurator (aiconfigurator-core 0.12.0)",
     ),
     Entry(
@@ -70,11 +67,8 @@ ENTRIES: tuple[Entry, ...] = (
             },
             "quantization_config": {"quant_method": "mxfp4"},
         },
-        weight_bytes=69_309_753_984,
-        weight_source=(
-            "MXFP4 experts as the engine keeps them, one side padded from 2,880 to 3,072, the rest in BF16, "
-            "counted from the geometry (files: 65,248,815,744 bytes)"
-        ),
+        weight_bytes=65_248_815_744,
+        weight_source="size of the repo's files, MXFP4 experts and the rest in BF16; the engine pads the experts",
         source="config.json as copied in ai-dynamo/aiconfigurator (aiconfigurator-core 0.12.0)",
     ),
 )

@@ -42,6 +42,30 @@ _KIMI_K2: dict[str, Any] = {
     "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"},
 }
 
+_INT4_EXPERTS: dict[str, Any] = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {
+                "num_bits": 4,
+                "type": "int",
+                "symmetric": True,
+                "strategy": "group",
+                "group_size": 32,
+                "dynamic": False,
+            },
+        },
+    },
+    "ignore": [
+        "lm_head",
+        "re:.*self_attn.*",
+        "re:.*shared_experts.*",
+        r"re:.*mlp\.(gate|up|gate_up|down)_proj.*",
+    ],
+}
+
 ENTRIES: tuple[Entry, ...] = (
     Entry(
         repo="moonshotai/Kimi-K2-Instruct",
@@ -87,12 +111,7 @@ ENTRIES: tuple[Entry, ...] = (
                 "original_max_position_embeddings": 4096,
                 "type": "yarn",
             },
-            "quantization_config": {
-                "quant_method": "compressed-tensors",
-                "format": "pack-quantized",
-                "bits": 4,
-                "group_size": 32,
-            },
+            "quantization_config": _INT4_EXPERTS,
         },
         weight_bytes=594_205_305_856,
         weight_source=(
@@ -142,12 +161,7 @@ ENTRIES: tuple[Entry, ...] = (
                     "type": "yarn",
                 },
                 "dtype": "bfloat16",
-                "quantization_config": {
-                    "quant_method": "compressed-tensors",
-                    "format": "pack-quantized",
-                    "bits": 4,
-                    "group_size": 32,
-                },
+                "quantization_config": _INT4_EXPERTS,
             },
             "tie_word_embeddings": False,
             "dtype": "bfloat16",

@@ -76,15 +76,34 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(
         repo="RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic",
-        config=_LLAMA_3_1_70B | {"quantization_config": {"quant_method": "compressed-tensors"}},
-        weight_bytes=72_673_083_392,
+        config=_LLAMA_3_1_70B
+        | {
+            "quantization_config": {
+                "quant_method": "compressed-tensors",
+                "format": "float-quantized",
+                "config_groups": {
+                    "group_0": {
+                        "targets": ["Linear"],
+                        "weights": {
+                            "num_bits": 8,
+                            "type": "float",
+                            "symmetric": True,
+                            "strategy": "channel",
+                            "dynamic": False,
+                        },
+                    },
+                },
+                "ignore": ["lm_head"],
+            }
+        },
+        weight_bytes=72_683_241_472,
         weight_source=(
-            "linear layers in 1 byte, embeddings and head in 2, counted from the geometry: 67.7 GiB, as 2 x "
-            "33.88 GiB in a public vLLM log"
+            "linear layers in 1 byte with a 4-byte scale per output channel, embeddings and head in 2, counted from "
+            "the geometry: 67.7 GiB, as 2 x 33.88 GiB in a public vLLM log"
         ),
         source=(
-            "config.json as copied in ai-dynamo/aiconfigurator (aiconfigurator-core 0.12.0); quantisation: "
-            "compressed-tensors, FP8"
+            "config.json of Llama-3.1-70B as copied in ai-dynamo/aiconfigurator (aiconfigurator-core 0.12.0); "
+            "quantisation: scheme FP8_DYNAMIC of llm-compressor, all linear layers but the head (model card)"
         ),
     ),
     Entry(

@@ -68,7 +68,7 @@ ENTRIES: tuple[Entry, ...] = (
         weight_bytes=2 * 8_019_808_256,
         weight_source="8,019,808,256 parameters x 2 bytes, counted from the geometry",
         source=(
-            "published config.json, not read again here; the model's 8,019,808,256 parameters agree with the geometry"
+            "from memory of the published config.json; the model's 8,019,808,256 parameters agree with the geometry"
         ),
     ),
     Entry(
@@ -100,7 +100,7 @@ ENTRIES: tuple[Entry, ...] = (
         config=_MISTRAL_SMALL_24B_2501,
         weight_bytes=2 * 23_572_403_200,
         weight_source="23,572,403,200 parameters x 2 bytes, counted from the geometry",
-        source="geometry of Mistral-Small-3.1 (model card: 24B, 32K context); positions and RoPE base not re-read",
+        source="geometry of Mistral-Small-3.1 (model card: 24B, 32K context); positions and RoPE base from memory",
     ),
     Entry(
         repo="mistralai/Mistral-Small-3.1-24B-Instruct-2503",
@@ -136,7 +136,7 @@ ENTRIES: tuple[Entry, ...] = (
         weight_source="23,572,403,200 parameters x 2 bytes, counted from the geometry",
         source=(
             "geometry of Mistral-Small-3.1, from which it was tuned (model card), without the vision tower; its "
-            "own file not read"
+            "own file not read, positions and RoPE base from memory"
         ),
     ),
     Entry(

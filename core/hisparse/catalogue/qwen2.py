@@ -164,7 +164,7 @@ ENTRIES: tuple[Entry, ...] = (
         },
         weight_bytes=2 * 72_706_203_648,
         weight_source="72,706,203,648 parameters x 2 bytes, counted from the geometry",
-        source="config.json of the public repo; geometry as in litgpt 0.5.13 (Qwen2.5-72B)",
+        source="geometry as in litgpt 0.5.13 (Qwen2.5-72B, the same shape); positions and RoPE from memory",
     ),
     Entry(
         repo="Qwen/Qwen2.5-7B-Instruct-1M",

@@ -222,6 +222,34 @@ DEPRECATED_FLAGS: Final[Mapping[str, Answer]] = MappingProxyType(
 
 DEPRECATED_SINCE: Final = "0.33"
 
+LIMITS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        # a socket's, which no config declares
+        "--port": "ge=0 le=65535",
+        # releases before those whose limits have been read divide by both
+        "--tensor-parallel-size": "ge=1",
+        "--pipeline-parallel-size": "ge=1",
+    }
+)
+"""Bounds that known.py does not hold, as it would write them."""
+
+LIMITS_SOURCE: Final[Mapping[str, str]] = MappingProxyType({"--port": "entrypoints/launchers/launcher.py"})
+"""Where a bound was read that is in no file of config/."""
+
+UNUSED_PORT: Final = ("--uds", "--headless")
+"""With these nothing listens on --port."""
+
+LIMITED_WITH: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "--max-loras": "--enable-lora",
+        "--max-lora-cls-labels": "--enable-lora",
+    }
+)
+"""Flags whose bounds vLLM looks at only together with another (create_engine_config)."""
+
+MULTIMODAL: Final = ("--mm-", "--video-pruning-rate")
+"""How flags begin whose bounds vLLM looks at only for models that take more than text (config/model.py)."""
+
 ON_ANYWAY: Final[Mapping[str, str]] = MappingProxyType(
     {
         "--enable-chunked-prefill": "config/scheduler.py",

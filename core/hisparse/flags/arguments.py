@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
 from functools import cache
 from types import MappingProxyType
 
 from hisparse.dialect import PINNED_VERSION
-from hisparse.flags.known import FLAGS, KEYS, PAIRED_SINCE, PROGRAMS, RELEASES, VARIABLES
+from hisparse.flags.known import FLAGS, KEYS, LIMITS, PAIRED_SINCE, PROGRAMS, RELEASES, VARIABLES
 
 
 class Takes(StrEnum):
@@ -34,6 +35,29 @@ class Type(StrEnum):
     JSON = "json"
     OBJECT = "object"
     """A JSON object."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One bound of a number, by pydantic's name for it: ge, gt, le or lt."""
+
+    bound: str
+    number: Fraction
+
+    def holds(self, number: Fraction) -> bool:
+        """Whether a number keeps to it."""
+        return {
+            "ge": number >= self.number,
+            "gt": number > self.number,
+            "le": number <= self.number,
+            "lt": number < self.number,
+        }[self.bound]
+
+    def __str__(self) -> str:
+        return f"{_BOUND_WORDS[self.bound]} {self.number}"
+
+
+_BOUND_WORDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 @dataclass(frozen=True)
@@ -106,6 +130,20 @@ def _negatives(name: str, release: str) -> list[str]:
     if PAIRED_SINCE and RELEASES.index(release) >= RELEASES.index(PAIRED_SINCE):
         names += [f"{other}{name.removeprefix(prefix)}" for prefix, other in _PAIRS.items() if name.startswith(prefix)]
     return names
+
+
+@cache
+def limits_of(release: str) -> Mapping[str, tuple[Limit, ...]]:
+    """The bounds of the numbers of a release's flags, by long name; none are known before 0.30."""
+    return MappingProxyType(
+        {name: limits_in(bounds) for name, bounds, first, last in LIMITS if release in Span(first, last or None)}
+    )
+
+
+def limits_in(bounds: str) -> tuple[Limit, ...]:
+    """Bounds as they are listed: "gt=0 le=1"."""
+    pairs = (bound.partition("=") for bound in bounds.split())
+    return tuple(Limit(bound, Fraction(number)) for bound, _, number in pairs)
 
 
 @cache

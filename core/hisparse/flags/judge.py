@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -22,6 +23,7 @@ from hisparse.flags.arguments import (
     program_history,
     release_of,
 )
+from hisparse.flags.containers import containers_in, is_dockerfile, paste_of_containers, paste_of_dockerfile
 from hisparse.flags.given import DASHES, Given, completions, read_arguments
 from hisparse.flags.known import RELEASES
 from hisparse.flags.launch import OPENAI_MODULE, Launch, Paste, Started, paste_of
@@ -42,14 +44,30 @@ _LONGEST_NAME: Final = 80
 # looking for what was meant takes milliseconds
 _MOST_SUGGESTIONS: Final = 100
 _MOST_NAMED: Final = 6
+MOST_ITEMS: Final = 1000
+"""More than three times the flags that a release has; nobody reads more answers."""
 
 
 def judge(text: str, release: str | None = None) -> Report:
     """Judge a pasted command. `release` is one of RELEASES; None takes that of its image, else the pinned one.
 
-    Raises SpecError where the text is no shell or holds nothing to judge.
+    Raises SpecError where the text is no shell, holds nothing to judge or more than MOST_ITEMS flags and variables.
     """
-    return judge_paste(paste_of(text), release)
+    return judge_paste(paste_of_dockerfile(text) if is_dockerfile(text) else paste_of(text), release)
+
+
+def judge_manifest(documents: Sequence[Any], release: str | None = None) -> Report:
+    """The same of the parsed YAML of Kubernetes or compose. Raises SpecError where no container starts vLLM."""
+    containers = containers_in(documents)
+    paste = paste_of_containers(containers)
+    if not paste.launches:
+        named = ", ".join(dict.fromkeys(one.image or one.name for one in containers))
+        raise SpecError(
+            FIELD,
+            f"holds no container that starts vLLM ({shortened(named)}): none has vllm in its image's name or as its "
+            "command; paste the arguments alone, as in --max-model-len 131072",
+        )
+    return judge_paste(paste, release)
 
 
 def judge_words(words: Sequence[str], release: str | None = None) -> Report:
@@ -59,8 +77,10 @@ def judge_words(words: Sequence[str], release: str | None = None) -> Report:
 
 def judge_paste(paste: Paste, release: str | None) -> Report:
     """Judge what was read from a paste."""
-    tagged = next((launch.release for launch in paste.launches if launch.release is not None), None)
-    chosen, why = _release(release, tagged)
+    # before the work, and of a flag and its value one item comes
+    _refuse_many(sum(len(launch.arguments) for launch in paste.launches) // 2)
+    _refuse_many(len(paste.variables))
+    chosen, why = _release(release, paste.launches)
     items: list[Item] = []
     contexts: list[Context] = []
     for launch in paste.launches:
@@ -74,7 +94,10 @@ def judge_paste(paste: Paste, release: str | None) -> Report:
             items += _positionals(launch, given, positionals)
             items += _flags(given, context)
     context = contexts[0] if contexts else Context(chosen)
-    items += [judge_variable(variable, context) for variable in paste.variables]
+    items += [
+        judge_variable(variable, context, suggest=place < _MOST_SUGGESTIONS)
+        for place, variable in enumerate(paste.variables)
+    ]
     for command in paste.others:
         items += _stray(command)
     if not items and not paste.launches:
@@ -82,7 +105,10 @@ def judge_paste(paste: Paste, release: str | None) -> Report:
         raise SpecError(
             FIELD, f'"{said}" starts no vLLM; paste a command such as vllm serve MODEL, or flags and variables'
         )
-    return Report(chosen, why, tuple(items), tuple(command.words[0].text for command in paste.others))
+    _refuse_many(len(items))
+    judged = any(launch.started is not Started.OTHER_SUBCOMMAND for launch in paste.launches)
+    judged = judged or any(item.kind is not Kind.NOT_JUDGED for item in items)
+    return Report(chosen, why, tuple(items), tuple(command.words[0].text for command in paste.others), judged=judged)
 
 
 def _paste_of_words(words: Sequence[str]) -> Paste:
@@ -90,17 +116,37 @@ def _paste_of_words(words: Sequence[str]) -> Paste:
     return paste_of(quoted)
 
 
-def _release(asked: str | None, tagged: str | None) -> tuple[str, str]:
+def _refuse_many(count: int) -> None:
+    if count > MOST_ITEMS:
+        raise SpecError(FIELD, f"holds more than {MOST_ITEMS:,} flags or variables; paste one command alone")
+
+
+def _release(asked: str | None, launches: Sequence[Launch]) -> tuple[str, str]:
     if asked is not None:
         return asked, "asked for"
+    tagged = next((launch.release for launch in launches if launch.release is not None), None)
     if tagged is None:
-        return pinned_release(), "the release that hisparse runs"
+        image = next((launch.image for launch in launches if launch.image), None)
+        if image is None:
+            return pinned_release(), "the release that hisparse runs"
+        says = f"{_tag_words(image)}, so this is the release that hisparse runs; --engine-version sets another"
+        return pinned_release(), says
     known = release_of(tagged)
     if known is not None:
         return known, "the tag of the image"
     return (
         pinned_release(),
         f"the image is of {tagged}, whose flags have not been read; this is the one that hisparse runs",
+    )
+
+
+def _tag_words(image: str) -> str:
+    """Why an image names no release: "x/vllm:latest"."""
+    tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+    if "@" in image and not tag:
+        return "the digest of the image names no release"
+    return (
+        f"the image's tag {shortened(tag)} names no release" if tag else "the image has no tag, which stands for latest"
     )
 
 
@@ -204,7 +250,15 @@ def _positionals(launch: Launch, given: Sequence[Given], positionals: Sequence[W
     else:
         has_model = any(one.flag is not None and one.flag.long == "--model" for one in given)
         extra = positionals if has_model and launch.started in _MOVES_MODEL else positionals[1:]
+    for word in positionals:
+        name, blank, value = word.text.partition(" ")
+        if blank and re.fullmatch(r"--?[A-Za-z][\w.-]*", name):
+            says = "is one word with a blank in it, which the parser takes for no flag; name and value are two words"
+            instead = f"{name}={shown_value(name, value.strip())}"
+            yield Item(name, shown_value(name, value), Kind.BAD_VALUE, Severity.REFUSED, says, instead, PARSER)
     for word in extra:
+        if re.match(r"--?[A-Za-z][\w.-]* ", word.text):
+            continue
         text = shortened(word.text.strip())
         yield Item(
             text or "(blank)",

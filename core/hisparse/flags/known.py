@@ -4,7 +4,7 @@
     ruff format known.py && mv known.py core/hisparse/flags/
 
 Of each row: the first and the last release that has it, "" where the newest one does. A release stands for the
-patch of it that was read. Values and defaults are listed since 0.30, the first release with HiSparse.
+patch of it that was read. Values, defaults and limits are listed since 0.30, the first with HiSparse.
 """
 
 # ruff: noqa: E501  rows of data
@@ -1073,6 +1073,61 @@ FLAGS: Final[tuple[tuple[str, str, str, str, str, str, str, str], ...]] = (
     ("-spec-draft-tp", "--speculative-draft-tensor-parallel-size", "one", "int", "", "", "0.5", "0.7"),
     ("-tp", "--tensor-parallel-size", "one", "int", "", "", "0.4", "0.29"),
     ("-tp", "--tensor-parallel-size", "one", "int", "", "1", "0.30", ""),
+)
+
+# bounds of a flag's number as the config's Field() declares them: name, bounds, first, last
+LIMITS: Final[tuple[tuple[str, str, str, str], ...]] = (
+    ("--block-size", "gt=0", "0.30", ""),
+    ("--cpu-offload-gb", "ge=0", "0.30", ""),
+    ("--data-parallel-rank", "ge=0", "0.30", ""),
+    ("--data-parallel-rpc-port", "ge=1 le=65535", "0.30", ""),
+    ("--data-parallel-size", "ge=1", "0.30", ""),
+    ("--data-parallel-size-local", "ge=0", "0.30", ""),
+    ("--dbo-decode-token-threshold", "ge=0", "0.30", ""),
+    ("--dbo-prefill-token-threshold", "ge=0", "0.30", ""),
+    ("--decode-context-parallel-size", "ge=1", "0.30", ""),
+    ("--dp-sync-interval", "ge=1", "0.30", ""),
+    ("--elastic-ep-max-dp-size", "ge=1", "0.30", ""),
+    ("--gpu-memory-utilization", "gt=0 le=1", "0.30", ""),
+    ("--kv-cache-metrics-sample", "gt=0 le=1", "0.30", ""),
+    ("--long-prefill-token-threshold", "ge=0", "0.30", ""),
+    ("--mamba-block-size", "gt=0", "0.30", ""),
+    ("--max-logprobs", "ge=-1", "0.30", ""),
+    ("--max-lora-cls-labels", "ge=1", "0.31", ""),
+    ("--max-loras", "ge=1", "0.30", ""),
+    ("--max-model-len", "ge=-1", "0.30", ""),
+    ("--max-num-active-seqs", "ge=1", "0.31", ""),
+    ("--max-num-batched-tokens", "ge=1", "0.30", ""),
+    ("--max-num-queued-reqs", "ge=0", "0.30", ""),
+    ("--max-num-queued-tokens", "ge=0", "0.30", ""),
+    ("--max-num-scheduled-tokens", "ge=0", "0.30", "0.31"),
+    ("--max-num-scheduled-tokens", "ge=1", "0.32", ""),
+    ("--max-num-seqs", "ge=1", "0.30", ""),
+    ("--max-parallel-loading-workers", "ge=1", "0.30", ""),
+    ("--mm-encoder-fp8-scale-save-margin", "gt=0.0", "0.30", ""),
+    ("--mm-ipc-gpu-memory-gb", "ge=0", "0.30", ""),
+    ("--mm-processor-cache-gb", "ge=0", "0.30", ""),
+    ("--mm-shm-cache-max-object-size-mb", "ge=0", "0.30", ""),
+    ("--nnodes", "ge=1", "0.30", ""),
+    ("--node-rank", "ge=0", "0.30", ""),
+    ("--offload-group-size", "ge=0", "0.30", ""),
+    ("--offload-num-in-group", "ge=1", "0.30", ""),
+    ("--offload-prefetch-step", "ge=0", "0.30", ""),
+    ("--pipeline-parallel-size", "ge=1", "0.30", ""),
+    ("--prefill-context-parallel-size", "ge=1", "0.30", ""),
+    ("--prefill-schedule-interval", "ge=1", "0.30", ""),
+    ("--prefix-cache-retention-interval", "ge=0", "0.30", ""),
+    ("--prefix-match-unit", "gt=0", "0.30", ""),
+    ("--replayssm-buffer-len", "gt=0", "0.30", ""),
+    ("--safetensors-prefetch-block-size", "ge=1", "0.30", ""),
+    ("--safetensors-prefetch-num-threads", "ge=1", "0.30", ""),
+    ("--shutdown-timeout", "ge=0", "0.30", ""),
+    ("--spec-tokens", "gt=0", "0.30", ""),
+    ("--stream-interval", "ge=1", "0.30", ""),
+    ("--tensor-parallel-size", "ge=1", "0.30", ""),
+    ("--ubatch-size", "ge=0", "0.30", ""),
+    ("--video-pruning-rate", "ge=0.0 lt=1.0", "0.30", ""),
+    ("--watermark", "ge=0.0 lt=1.0", "0.30", ""),
 )
 
 # environment variables that envs.py reads: name, first, last

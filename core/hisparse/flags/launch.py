@@ -14,6 +14,7 @@ OPENAI_MODULE = "vllm.entrypoints.openai.api_server"
 CLI_MODULE = "vllm.entrypoints.cli.main"
 
 _CONTAINER_TOOLS = frozenset({"docker", "podman", "nerdctl"})
+_KUBECTL = frozenset({"kubectl", "oc"})
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ash"})
 # what may stand before a program and runs it
 _RUNNERS = frozenset(
@@ -75,6 +76,8 @@ class Launch:
     what: str = ""
     release: str | None = None
     """"0.33" of the image's tag v0.33.0."""
+    image: str = ""
+    """The image that it runs in."""
     contained: bool = False
     """It runs in a container, which gets only the variables that are handed to it."""
     variables: tuple[Variable, ...] = ()
@@ -186,6 +189,9 @@ def _launch(words: tuple[Word, ...]) -> tuple[Launch, list[Variable]] | None:
         if name in _CONTAINER_TOOLS and _is_run_by(words[:place]):
             found = _container(words[place:])
             return (replace(found[0], contained=True), found[1]) if found else None
+        if name in _KUBECTL and _is_run_by(words[:place]):
+            found = _kubectl(words[place:])
+            return (replace(found[0], contained=True), found[1]) if found else None
         if name == "vllm" and _is_run_by(words[:place]):
             return _vllm(words[place:]), variables
         if name.startswith("python") and _is_run_by(words[:place]) and (module := _python(words[place:])) is not None:
@@ -252,17 +258,57 @@ def _container(words: Sequence[Word]) -> tuple[Launch, list[Variable]] | None:
             entrypoint = replace(word, text=value) if equals else following
         lone = name in _LONE_LONG or (not name.startswith("--") and set(name[1:]) <= _LONE_SHORT)
         place += 1 if equals or lone or attached else 2
-    if place >= len(words) or "vllm" not in words[place].text:
+    if place >= len(words) or not runs_vllm(words[place].text):
         return None
     image, rest = words[place].text, tuple(words[place + 1 :])
-    release = match.group(1) if (match := _IMAGE_RELEASE.search(image)) else None
     if entrypoint is not None:
         rest = (entrypoint, *rest)
-    inner = _launch(rest) if rest and not rest[0].text.startswith("-") else None
-    if inner is not None and inner[0].started is not Started.FLAGS_ONLY:
-        return replace(inner[0], release=release), [*variables, *inner[1]]
-    if rest and _base(rest[0]) in _SHELLS and (script := _inner_script(rest)) is not None:
+    found = launch_of(image, rest, subject=f"{words[0].text} run {image}")
+    return (found[0], [*variables, *found[1]]) if found is not None else None
+
+
+def _kubectl(words: Sequence[Word]) -> tuple[Launch, list[Variable]] | None:
+    """`kubectl run NAME --image=IMAGE [options] -- arguments`; with --command they take the entrypoint's place."""
+    texts = [word.text for word in words]
+    if "run" not in texts[1:]:
+        return None
+    end = texts.index("--") if "--" in texts else len(texts)
+    image, own_entrypoint = "", True
+    variables: list[Variable] = []
+    for place, word in enumerate(words[:end]):
+        name, equals, value = word.text.partition("=")
+        inside = replace(word, text=value) if equals else words[place + 1] if place + 1 < end else Word("")
+        if name == "--image":
+            image = inside.text
+        elif name == "--env" and (pair := assignment(inside)) is not None:
+            variables.append(Variable(*pair))
+        elif name == "--command":
+            own_entrypoint = value == "false"
+    found = launch_of(image, tuple(words[end + 1 :]), own_entrypoint=own_entrypoint and runs_vllm(image))
+    return (found[0], [*variables, *found[1]]) if found is not None else None
+
+
+def runs_vllm(image: str) -> bool:
+    """Whether an image has vLLM in its name."""
+    return "vllm" in image
+
+
+def launch_of(
+    image: str, words: tuple[Word, ...], *, own_entrypoint: bool = True, subject: str = ""
+) -> tuple[Launch, list[Variable]] | None:
+    """What a container starts with its words; None where they start another program.
+
+    Without a program among the words, and with the image's own entrypoint, they are arguments of that.
+    """
+    release = match.group(1) if (match := _IMAGE_RELEASE.search(image)) else None
+    plain = bool(words) and not words[0].text.startswith("-")
+    inner = _launch(words) if plain or (words and not image and not own_entrypoint) else None
+    if inner is not None and (inner[0].started is not Started.FLAGS_ONLY or not image):
+        return replace(inner[0], release=release, image=image), inner[1]
+    if plain and (script := _inner_script(words)) is not None:
         paste = paste_of(script)
         if paste.launches:
-            return replace(paste.launches[0], release=release), [*variables, *paste.variables]
-    return Launch(Started.IMAGE, f"{words[0].text} run {image}", rest, image, release), variables
+            return replace(paste.launches[0], release=release, image=image), list(paste.variables)
+    if not own_entrypoint:
+        return None
+    return Launch(Started.IMAGE, subject or f"image {image}", words, image, release, image), []

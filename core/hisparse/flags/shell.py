@@ -129,13 +129,15 @@ class _Reader:
         self.at += step
 
     def _backslash(self) -> None:
-        rest = self.text[self.at + 1 :]
-        if rest.startswith(("\n", "\r\n")):
-            self.at += 2 if rest.startswith("\n") else 3
+        if self.text.startswith(("\n", "\r\n"), self.at + 1):
+            self.at += 2 if self.text[self.at + 1] == "\n" else 3
             self.line += 1
             return
-        blanks = len(rest) - len(rest.lstrip(_BLANK))
-        if blanks and rest[blanks : blanks + 1] in ("\n", ""):
+        end = self.at + 1
+        while end < len(self.text) and self.text[end] in _BLANK:
+            end += 1
+        blanks = end - self.at - 1
+        if blanks and self.text[end : end + 1] in ("\n", ""):
             self._end_word()
             self.faults.append(
                 f"line {self.line} has blanks after its backslash, so the shell would end the command there"
@@ -143,7 +145,7 @@ class _Reader:
             self.at += 2 + blanks
             self.line += 1
             return
-        self._take(rest[:1], 2)
+        self._take(self.text[self.at + 1 : self.at + 2], 2)
 
     def _single(self) -> None:
         end = self.text.find("'", self.at + 1)

@@ -11,8 +11,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from hisparse import catalogue
+from hisparse.flags import answers
 from hisparse.flags.answers import FOREIGN_KEYS, HISPARSE_FLAG, KV_DTYPES
-from hisparse.flags.arguments import Flag, Type, keys_of
+from hisparse.flags.arguments import Flag, Type, keys_of, limits_in, limits_of
 from hisparse.flags.known import RELEASES
 from hisparse.flags.shell import Word
 from hisparse.flags.verdict import Kind, Severity
@@ -27,6 +28,8 @@ _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _FLOAT = re.compile(r"\s*[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf|infinity|nan)\s*", re.IGNORECASE)
 _LENGTH: Final = "--max-model-len"
+# as a length: whatever fits
+_FITTING: Final = -1
 # numbers that nobody writes are not computed with
 _LONGEST_NUMBER: Final = 40
 _LONG_CONTEXT: Final = 131_072
@@ -140,11 +143,15 @@ def ruling(flag: Flag, written: Sequence[Word], context: Context) -> Ruling | No
     for word in written:
         if (typed := _typed(flag, word.text)) is not None:
             return typed
-    for judge in (_RULES.get(flag.long), _with_hisparse):
-        found = judge(flag, written[0].text if written else "", context) if judge is not None else None
-        if found is not None:
-            return found
-    return None
+    first = written[0].text if written else ""
+    rule = _RULES.get(flag.long)
+    found = rule(flag, first, context) if rule is not None else None
+    if found is not None and found.severity is Severity.REFUSED:
+        return found
+    for word in written:
+        if (outside := _outside(flag, word.text, context)) is not None:
+            return outside
+    return found or _with_hisparse(flag, first, context)
 
 
 def _bad(says: str, instead: str = "", source: str = "") -> Ruling:
@@ -170,6 +177,41 @@ def _typed(flag: Flag, value: str) -> Ruling | None:
     return None
 
 
+def _outside(flag: Flag, value: str, context: Context) -> Ruling | None:
+    """What the configs refuse once the parser has taken it."""
+    bounds = limits_of(context.release).get(flag.long) or limits_in(answers.LIMITS.get(flag.long, ""))
+    measured = _measured(flag, value) if bounds else None
+    if measured is None or all(bound.holds(measured) for bound in bounds):
+        return None
+    if flag.long == "--port" and any(name in context.values for name in answers.UNUSED_PORT):
+        return None
+    source = answers.LIMITS_SOURCE.get(flag.long, "config/")
+    says = f"{shortened(value)} is out of range; it has to be {' and '.join(map(str, bounds))}"
+    needed = answers.LIMITED_WITH.get(flag.long)
+    if needed is not None and needed not in context.values:
+        says += f", and vLLM looks at it only with {needed}"
+        return Ruling(Kind.BAD_VALUE, Severity.WARNING, says, source=source)
+    if flag.long.startswith(answers.MULTIMODAL):
+        says += ", and vLLM looks at it only for models that take more than text"
+        return Ruling(Kind.BAD_VALUE, Severity.WARNING, says, source=source)
+    return _bad(says, source=source)
+
+
+def _measured(flag: Flag, value: str) -> Fraction | None:
+    """The number that the parser makes of a value; None where it is no number, or none that anybody writes."""
+    if flag.type is Type.INT:
+        return Fraction(int(value)) if re.fullmatch(r"\s*[+-]?[0-9]{1,40}\s*", value) else None
+    if flag.type is Type.COUNT:
+        whole = count(value)
+        return Fraction(whole) if whole is not None else None
+    if flag.type is Type.FLOAT and len(value) <= _LONGEST_NUMBER and not re.search(r"[eE][+-]?[0-9]{4}", value):
+        try:
+            return Fraction(value.strip())
+        except ValueError:
+            return None
+    return None
+
+
 def _kv_cache_dtype(flag: Flag, value: str, context: Context) -> Ruling | None:  # noqa: ARG001
     if value in KV_DTYPES:
         return Ruling(
@@ -191,8 +233,13 @@ def _utilization(flag: Flag, value: str, context: Context) -> Ruling | None:  # 
 
 def _max_model_len(flag: Flag, value: str, context: Context) -> Ruling | None:  # noqa: ARG001
     length = count(value)
-    if length is None or length < 0:
+    if length is None or length == _FITTING:
         return None
+    if length < 1:
+        return _bad(
+            f"{shortened(value)} is out of range; it has to be at least 1, or -1 or auto for the longest that fits",
+            source="config/model.py",
+        )
     if "--hf-overrides" in context.values:
         return None
     allowed = context.variables.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN")

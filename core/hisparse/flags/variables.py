@@ -23,8 +23,11 @@ _NEAR: Final = 0.8
 _LONGEST_NAME: Final = 80
 
 
-def judge_variable(variable: Variable, context: Context) -> Item:
-    """What a variable is in the release of the command, and whether the engine gets it."""
+def judge_variable(variable: Variable, context: Context, *, suggest: bool = True) -> Item:
+    """What a variable is in the release of the command, and whether the engine gets it.
+
+    `suggest` looks for the name that may have been meant, which takes milliseconds.
+    """
     name, value = variable.name, variable.value.text
     shown = shown_value(name, value)
     item = Item(name, shown, Kind.REAL, Severity.FINE, source=_SOURCE, operator=RESERVED_ENV.get(name, ""))
@@ -46,10 +49,10 @@ def judge_variable(variable: Variable, context: Context) -> Item:
     if not name.startswith(_PREFIX):
         says = "not vLLM's own; a library or the system may read it"
         return replace(item, kind=Kind.OTHER_PROGRAM, says=says, source="")
-    return _lost_variable(item, context)
+    return _lost_variable(item, context, suggest=suggest)
 
 
-def _lost_variable(item: Item, context: Context) -> Item:
+def _lost_variable(item: Item, context: Context, *, suggest: bool) -> Item:
     """One of vLLM's, by its name, that the release does not read."""
     strict = _STRICT in context.values and _STRICT not in context.off
     severity = Severity.REFUSED if strict else Severity.WARNING
@@ -70,7 +73,8 @@ def _lost_variable(item: Item, context: Context) -> Item:
             says = f"{answer.says}; {what}"
             return replace(lost, kind=Kind.NEVER_EXISTED, says=says, instead=answer.instead)
     known_names = sorted(variables_of(context.release))
-    near = difflib.get_close_matches(item.name[:_LONGEST_NAME], known_names, n=1, cutoff=_NEAR)
+    name = item.name[:_LONGEST_NAME]
+    near = difflib.get_close_matches(name, known_names, n=1, cutoff=_NEAR) if suggest else []
     instead = f"{near[0]}, if that was meant" if near else answers.LEAVE_OUT
     says = f"is not a variable of vLLM {context.release}; {what}"
     return replace(lost, kind=Kind.UNKNOWN, says=says, instead=instead)

@@ -75,6 +75,8 @@ class Report:
     items: tuple[Item, ...]
     others: tuple[str, ...] = ()
     """Commands of other programs, by their first word."""
+    judged: bool = True
+    """Whether anything was: not where vLLM is started with subcommands only whose flags are not known here."""
 
     @property
     def severity(self) -> Severity:

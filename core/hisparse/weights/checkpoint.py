@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from hisparse.pipeline import pipeline_split
@@ -11,7 +12,7 @@ from hisparse.rounding import cdiv
 from hisparse.weights.formats import Precision, WeightFormat, weight_format
 from hisparse.weights.ranks import Parallel, held_bytes
 from hisparse.weights.reader import read_weights
-from hisparse.weights.tensors import Parameters, Tensor, Weights
+from hisparse.weights.tensors import Parameters, Part, Tensor, Weights
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,16 @@ class Checkpoint:
     file_bytes is the counted size of the checkpoint, draft layers included; None where the format is not known.
     readings are the sizes that its files may have: draft layers may be left out, and a tied output matrix may be
     stored all the same (Qwen3-0.6B); a config.json does not say.
+    expert_share is the part of its bytes that routed experts take, those of draft layers included; in a format that is
+    not known, of its parameters. dense_width and expert_width are those of the widest MLP; 0 where there is none.
     """
 
     parameters: Parameters
     format: WeightFormat
     file_bytes: int | None
+    expert_share: Fraction
+    dense_width: int
+    expert_width: int
     readings: tuple[int, ...] = field(repr=False)
     stock: Stock = field(repr=False, hash=False)
 
@@ -103,6 +109,7 @@ def read_checkpoint(config: Mapping[str, Any]) -> Checkpoint | None:
     files = [lot.file_bytes(form.dtype_bytes) for lot in stock.lots]
     kinds = [sum(files[lot] for lot in kind) for kind in stock.kinds]
     drafts = sum(kinds[kind] for kind in stock.drafts)
+    routed = [sum(files[lot] for lot in kind if stock.lots[lot].tensor.part is Part.EXPERTS) for kind in stock.kinds]
     counted = (
         sum(kinds[kind] for kind in stock.layers) + drafts + sum(files[lot] for lot in (*stock.first, *stock.last))
     )
@@ -111,6 +118,9 @@ def read_checkpoint(config: Mapping[str, Any]) -> Checkpoint | None:
         parameters=weights.parameters,
         format=form,
         file_bytes=counted if form.known else None,
+        expert_share=Fraction(sum(routed[kind] for kind in (*stock.layers, *stock.drafts)), counted),
+        dense_width=weights.width(Part.DENSE_MLP),
+        expert_width=weights.width(Part.EXPERTS),
         readings=(counted, counted + table, counted - drafts, counted - drafts + table),
         stock=stock,
     )

@@ -5,35 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
+from hisparse.config import LARGEST
+from hisparse.experts import expert_layers, read_experts
 from hisparse.rounding import round_up
 from hisparse.weights.families import Backbone
-from hisparse.weights.fields import LARGEST, UnknownError
+from hisparse.weights.fields import UnknownError
 from hisparse.weights.tensors import Part, Split, Tensor, norm
 
 
 def sparse_layers(model: Backbone) -> tuple[bool, ...]:
     """Which layers of the backbone have experts."""
-    fields, layers = model.fields, model.layers
-    if not _experts(model):
-        return (False,) * layers
-    kinds = fields.per_layer("mlp_layer_types", layers)
-    if kinds is not None:
-        return tuple(kind == "sparse" for kind in kinds)
-    dense = fields.get("mlp_only_layers")
-    never = dense if isinstance(dense, list | tuple) else ()
-    step = fields.count("decoder_sparse_step", default=1) or 1
-    every = fields.count("moe_layer_freq", default=1) or 1
-    first = fields.count("first_k_dense_replace", default=0)
-    return tuple(
-        index not in never and index >= first and index % every == 0 and (index + 1) % step == 0
-        for index in range(layers)
-    )
+    if not read_experts(model.fields).count:
+        return (False,) * model.layers
+    return expert_layers(model.fields, model.layers)
 
 
 def feed_forward(model: Backbone, *, sparse: bool) -> Iterator[Tensor]:
     """The MLP of one layer. sparse: with experts."""
     fields, hidden, moe = model.fields, model.hidden, model.family.moe
-    experts = _experts(model)
+    experts = read_experts(fields).count
     granite = model.architecture == "GraniteMoeHybridForCausalLM"
     if granite:
         width = fields.count("shared_intermediate_size")
@@ -48,13 +38,13 @@ def feed_forward(model: Backbone, *, sparse: bool) -> Iterator[Tensor]:
         for number in range(3):
             yield norm(f"moe_layernorm_{number}", hidden)
         yield norm("router.scale", hidden + experts)
-    yield from mixture(model, experts, hidden)
+    yield from mixture(model, hidden)
     shared = fields.count("shared_expert_intermediate_size", default=0)
     if shared:
         yield from mlp(model, Part.SHARED_EXPERTS, f"{moe}.shared_expert", shared)
         yield norm(f"{moe}.shared_expert_gate", hidden)
-    elif together := fields.count("n_shared_experts", default=0) * _expert_width(model):
-        yield from mlp(model, Part.SHARED_EXPERTS, f"{moe}.shared_experts", together)
+    elif number := fields.count("n_shared_experts", default=0):
+        yield from mlp(model, Part.SHARED_EXPERTS, f"{moe}.shared_experts", number * _expert_width(model))
 
 
 def mlp(model: Backbone, part: Part, prefix: str, width: int) -> Iterator[Tensor]:
@@ -66,9 +56,9 @@ def mlp(model: Backbone, part: Part, prefix: str, width: int) -> Iterator[Tensor
     yield Tensor(part, f"{prefix}.down_proj", model.hidden, width, split=split, by_columns=True, bias=bias)
 
 
-def mixture(model: Backbone, experts: int, features: int) -> Iterator[Tensor]:
+def mixture(model: Backbone, features: int) -> Iterator[Tensor]:
     """Router and routed experts that take `features` features."""
-    family, width = model.family, _expert_width(model)
+    family, experts, width = model.family, read_experts(model.fields).count, _expert_width(model)
     gate, up, down = (f"{family.moe}.experts.0.{name}" for name in family.expert_names)
     part, split, bias = Part.EXPERTS, Split.EXPERTS, family.expert_bias
     for name in (gate, up) if family.gated else (up,):
@@ -80,15 +70,11 @@ def mixture(model: Backbone, experts: int, features: int) -> Iterator[Tensor]:
     )
 
 
-def _experts(model: Backbone) -> int:
-    """Routed experts of a layer; 0 for a dense model."""
-    if model.architecture.startswith("Gemma4") and not model.fields.flag("enable_moe_block", default=False):
-        return 0
-    return model.fields.count("n_routed_experts", "num_experts", "num_local_experts", default=0)
-
-
 def _expert_width(model: Backbone) -> int:
-    return model.fields.count("moe_intermediate_size", "expert_intermediate_size", "intermediate_size")
+    width = read_experts(model.fields).width
+    if width is None:
+        raise UnknownError("moe_intermediate_size")
+    return width
 
 
 def _dense_width(model: Backbone) -> int:

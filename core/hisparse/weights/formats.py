@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from hisparse.config import LARGEST
 from hisparse.errors import SpecError
 from hisparse.rounding import cdiv
-from hisparse.weights.fields import LARGEST, UnknownError, WeightFields
+from hisparse.weights.fields import UnknownError, WeightFields
 from hisparse.weights.module_names import ModuleNames, module_names
 
 
@@ -84,7 +85,7 @@ class WeightFormat:
 def weight_format(config: Mapping[str, Any]) -> WeightFormat:
     """How a config.json says that its weights are stored; known is False for a method without a rule here."""
     fields = WeightFields(config)
-    width = _DTYPE_BYTES.get(fields.dtype())
+    width = fields.dtype_bytes()
     quantized = fields.first("quantization_config", "compression_config")
     if not isinstance(quantized, Mapping):
         return WeightFormat("none", width or 2, known=width is not None)
@@ -99,9 +100,6 @@ def weight_format(config: Mapping[str, Any]) -> WeightFormat:
         return read(method, width, described)
     except SpecError:
         return WeightFormat(method, width, known=False)
-
-
-_DTYPE_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "half": 2, "float": 4}
 
 
 def _ignored(quantized: Mapping[str, Any], *keys: str) -> ModuleNames | None:

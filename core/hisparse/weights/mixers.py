@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import StrEnum
 
+from hisparse.config import in_turns, of_each_layer
 from hisparse.weights.families import Backbone, Norm
 from hisparse.weights.fields import UnknownError
 from hisparse.weights.tensors import Part, Split, Tensor, norm
@@ -47,14 +48,15 @@ def mixers(model: Backbone) -> tuple[Mixer, ...]:
         return (Mixer.BOTH,) * layers
     if fields.get("kv_lora_rank") is not None:
         return (Mixer.MLA,) * layers
-    kinds = fields.per_layer("layer_types", layers)
+    kinds = fields.names("layer_types")
     every = fields.count("full_attention_interval", default=0)
     if kinds is None and every:
-        kinds = tuple("linear_attention" if (index + 1) % every else "full_attention" for index in range(layers))
+        kinds = in_turns(layers, every, "linear_attention")
     if kinds is None:
         if model.family.output_gate or model.architecture in _TYPED_LAYERS:
             raise UnknownError("layer_types")
         return (Mixer.GQA,) * layers
+    kinds = of_each_layer(kinds, layers)
     if not set(kinds) <= _LAYER_TYPES.keys():
         raise UnknownError("layer_types")
     return tuple(_LAYER_TYPES[kind] for kind in kinds)

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hisparse.architectures import indexer_layers
+from hisparse.architectures import NEMOTRON_BLOCKS, indexer_layers, layer_count, nemotron_blocks
 from hisparse.errors import SpecError
+from hisparse.experts import read_experts
 from hisparse.weights.families import FAMILIES, Backbone
 from hisparse.weights.feed_forward import feed_forward, mixture, mlp, sparse_layers
 from hisparse.weights.fields import UnknownError, WeightFields
@@ -22,8 +23,6 @@ _MOST_LAYERS = 1024
 
 _OTHER_SHAPES: Final = ("hidden_size_per_layer_input", "num_kv_shared_layers", "use_double_wide_mlp")
 """Per-layer embeddings and keys shared between layers change what a layer holds."""
-
-_NEMOTRON: Final = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
 def read_weights(config: Mapping[str, Any]) -> Weights | None:
@@ -71,7 +70,9 @@ def _weights(fields: WeightFields) -> Weights:
     # in order of appearance, so that equal configs are read into equal weights
     places = {kind: place for place, kind in enumerate(dict.fromkeys((*layers, *drafts)))}
     kinds = tuple(tuple(_layer(model, kind)) for kind in places)
-    mixture_of_experts = any(tensor.part is Part.EXPERTS for tensors in kinds for tensor in tensors)
+    top_k = read_experts(fields).per_token
+    if top_k is None and any(tensor.part is Part.EXPERTS for tensors in kinds for tensor in tensors):
+        raise UnknownError("num_experts_per_tok")
     return Weights(
         first=(table, *vision_tower(fields, hidden)),
         kinds=kinds,
@@ -79,7 +80,7 @@ def _weights(fields: WeightFields) -> Weights:
         last=(norm("norm", hidden), head),
         drafts=tuple(places[kind] for kind in drafts),
         tied=tied,
-        top_k=(fields.count("num_experts_per_tok", "top_k_experts", "experts_per_token") if mixture_of_experts else 0),
+        top_k=top_k or 0,
     )
 
 
@@ -88,9 +89,8 @@ def _backbone(fields: WeightFields) -> Backbone:
     family = FAMILIES.get(architecture)
     if family is None or any(fields.get(key) for key in _OTHER_SHAPES):
         raise UnknownError("architectures")
-    blocks = fields.get("layers_block_type")
-    layers = fields.count("num_hidden_layers", default=len(blocks) if isinstance(blocks, list) else 0)
-    if not 0 < layers <= _MOST_LAYERS:
+    layers = layer_count(fields)
+    if layers > _MOST_LAYERS:
         raise UnknownError("num_hidden_layers")
     return Backbone(fields, family, architecture, layers, fields.count("hidden_size"))
 
@@ -114,21 +114,20 @@ def _decoder_kinds(model: Backbone) -> tuple[list[_Kind], list[_Kind]]:
 
 def _nemotron_kinds(model: Backbone) -> tuple[list[_Kind], list[_Kind]]:
     """The same for Nemotron-H: every layer of the backbone is one block (models/nemotron_h.py)."""
-    blocks = _pattern(model, "hybrid_override_pattern", "layers_block_type")
+    blocks = _known_blocks(model)
     if len(blocks) != model.layers:
         raise UnknownError("hybrid_override_pattern")
     count = _drafts(model)
-    drafts = _pattern(model, "mtp_hybrid_override_pattern", "mtp_layers_block_type") if count else ()
+    drafts = _known_blocks(model, "mtp_hybrid_override_pattern", "mtp_layers_block_type") if count else ()
     return [_Blocks((block,)) for block in blocks], [_Blocks(drafts, draft=True)] * count
 
 
-def _pattern(model: Backbone, short: str, long: str) -> tuple[str, ...]:
-    """Kinds of blocks, spelt with one letter each in older configs and by name in newer ones."""
-    letters = model.fields.get(short)
-    names = [_NEMOTRON.get(letter) for letter in letters] if isinstance(letters, str) else model.fields.get(long)
-    if not isinstance(names, list) or not names or not {str(name) for name in names} <= set(_NEMOTRON.values()):
-        raise UnknownError(short)
-    return tuple(names)
+def _known_blocks(model: Backbone, *keys: str) -> tuple[str, ...]:
+    """The blocks that one of the keys names. Raises SpecError where there are none, or one that is not known."""
+    blocks = nemotron_blocks(model.fields, *keys)
+    if not blocks or not set(blocks) <= set(NEMOTRON_BLOCKS.values()):
+        raise UnknownError("hybrid_override_pattern")
+    return blocks
 
 
 def _layer(model: Backbone, kind: _Kind) -> Iterator[Tensor]:
@@ -165,7 +164,7 @@ def _nemotron(model: Backbone, block: str) -> Iterator[Tensor]:
         yield from mlp(model, Part.DENSE_MLP, "mixer", fields.count("intermediate_size"))
     else:
         latent = fields.count("moe_latent_size", default=0)
-        yield from mixture(model, fields.count("n_routed_experts"), latent or hidden)
+        yield from mixture(model, latent or hidden)
         if latent:
             yield Tensor(Part.OTHER, "mixer.fc1_latent_proj", latent, hidden, split=Split.REPLICATED)
             yield Tensor(Part.OTHER, "mixer.fc2_latent_proj", hidden, latent, split=Split.REPLICATED)

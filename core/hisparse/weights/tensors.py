@@ -107,6 +107,11 @@ class Weights:
     tied: bool
     top_k: int
 
+    def width(self, part: Part) -> int:
+        """The widest MLP of that part in any layer; 0 where none has one."""
+        down = (one for tensors in self.kinds for one in tensors if one.part is part and one.by_columns)
+        return max((tensor.columns for tensor in down), default=0)
+
     @property
     def parameters(self) -> Parameters:
         """The counts of what the checkpoint stores."""
