@@ -35,7 +35,7 @@ test-e2e: setup  ## a real kubelet and a real vLLM (root, Debian; about 25 minut
 	@$(BIN)/python -m hisparse_testenv tools --group control-plane --group real-node
 	$(BIN)/pytest -q -m e2e
 
-test-engine: setup  ## the planner against vLLM's own functions, (CPU build of 0.32, sources of 0.33; 6 GB of disk)
+test-engine: setup  ## the planner against vLLM's own functions (CPU build of 0.32, sources of 0.33; 6 GB of disk)
 	@$(BIN)/python -m hisparse_testenv.vllm_sources
 	$(BIN)/pytest -q -m engine
 
@@ -45,7 +45,7 @@ lint: setup  ## ruff, mypy --strict, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-PAGES := tests/bench/agreement.py tests/bench/peers.py tests/bench/claims.py
+PAGES := tests/bench/agreement.py tests/bench/budgets.py tests/bench/peers.py tests/bench/claims.py
 
 generate: setup  ## CRD, field reference and the tables of docs/
 	$(BIN)/python -m hisparse_toolkit.generate

@@ -210,6 +210,14 @@ def _decode_context(model: ModelFacts, target: Target) -> list[SpecError]:
     copies = target.tp if model.latent is not None else target.tp // max(model.kv_head_counts, default=1)
     if model.has_states or model.attention is Attention.WINDOWED:
         return [SpecError("decodeContext", f"{model.name} has windows or states, which cannot be spread; set 1")]
+    if copies < 2:  # noqa: PLR2004 - one rank holds no copy of anything
+        return [
+            SpecError(
+                "decodeContext",
+                f"{ranks} spreads tokens over ranks that hold copies of the same KV, and with tensor parallel size "
+                f"{target.tp} none of {model.name} does (MLA does, or more ranks than KV heads); leave it out",
+            )
+        ]
     if ranks > copies or copies % ranks:
         return [
             SpecError(

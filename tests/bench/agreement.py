@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 # a script finds the modules of its own folder only
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
-from kv_logs import Case, cases, predict  # noqa: E402 - the path has to be there first
+from kv_logs import AT_HAND, BLIND, EXCEPTIONS, Case, Check, cases, predict  # noqa: E402 - the path has to be there first
 from tests.bench.pages import run, table  # noqa: E402
 
 from hisparse.errors import SpecError  # noqa: E402
@@ -25,22 +25,38 @@ _CHOSEN = ("chosen to fit", "derived from the logged")
 
 
 def part() -> str:
-    """Medians and every case."""
+    """Medians and every case, file by file."""
+    return "\n".join(
+        f"### {title}\n{_summary(cases(name))}\n{_cases(cases(name))}"
+        for title, name in (("At hand while the rules were written", AT_HAND), ("Blind", BLIND))
+    )
+
+
+def _summary(found: Sequence[Case]) -> str:
+    judged = [case for case in found if case["id"] not in EXCEPTIONS]
+    every = [check for case in judged for check in predict(case).checks()]
+    unchosen = [check for case in judged if not _chosen(case) for check in predict(case).checks()]
+    inside = sum(not check.error for check in every)
+    return (
+        f"{len(every)} numbers of {len(judged)} of {len(found)} cases are judged; {inside} lie inside the rounding of the "
+        f"log's own GiB line. Error as printed: {_spread(every)}. Without the cases in which a value was chosen to fit, "
+        f"{len(unchosen)} numbers: {_spread(unchosen)}.\n"
+    )
+
+
+def _spread(checks: Sequence[Check]) -> str:
+    errors = [check.raw_error for check in checks]
+    return f"median {_percent(statistics.median(errors))}, largest {_percent(max(errors))}"
+
+
+def _cases(found: Sequence[Case]) -> str:
     rows = [["case", "vLLM", "printed", "planned", "error as printed"], ["---", "---", "---", "---", "---:"]]
-    every: list[Fraction] = []
-    unchosen: list[Fraction] = []
-    inside = 0
-    for case in cases():
+    for case in found:
         try:
             checks = list(predict(case).checks())
         except SpecError:
             rows.append([_name(case), case["vllm_version"], _printed(case), "refused: not modelled", "-"])
             continue
-        if case["flag"] in (None, "rank-mismatch"):
-            every += [one.raw_error for one in checks]
-            inside += sum(not one.error for one in checks)
-            if not any(word in said for said in case["assumptions"] for word in _CHOSEN):
-                unchosen += [one.raw_error for one in checks]
         rows.append(
             [
                 _name(case),
@@ -50,17 +66,15 @@ def part() -> str:
                 _percent(max(one.raw_error for one in checks)),
             ]
         )
-    summary = (
-        f"{len(every)} numbers of {len(cases())} cases are judged. {inside} lie inside the rounding of the log's own GiB"
-        f" line; the median error as printed is {_percent(statistics.median(every))}, the largest"
-        f" {_percent(max(every))}. Without the cases in which a value was chosen to fit: {len(unchosen)} numbers, median"
-        f" {_percent(statistics.median(unchosen))}, largest {_percent(max(unchosen))}.\n"
-    )
-    return f"{summary}\n{table(rows)}"
+    return table(rows)
+
+
+def _chosen(case: Case) -> bool:
+    return any(word in said for said in case["assumptions"] for word in _CHOSEN)
 
 
 def _name(case: Case) -> str:
-    mark = " *" if any(word in said for said in case["assumptions"] for word in _CHOSEN) else ""
+    mark = " *" if _chosen(case) else ""
     return f"{case['id']}{mark}" + (f" ({case['flag']})" if case["flag"] else "")
 
 

@@ -182,8 +182,8 @@ def _weight_bytes(config: Mapping[str, Any]) -> float:
     mlp: int = 3 * hidden * (dense * model.get("intermediate_size", 0) + (layers + mtp - dense) * shared)
     routed: int = 3 * hidden * (layers + mtp - dense) * experts * width
     method = (model.get("quantization_config") or {}).get("quant_method")
-    if method == "mxfp4":  # 4 bits and a scale of 8 per 32, padded from 2,880 to 3,072
-        return 2 * (embedding + attention + mlp) + routed * 17 / 32 * 16 / 15
+    if method == "mxfp4":  # 4 bits and a scale of 8 per 32
+        return 2 * (embedding + attention + mlp) + routed * 17 / 32
     if method == "compressed-tensors" and experts:  # 4 bits and a scale of 16 per 32
         return 2 * (embedding + attention + mlp) + routed * 9 / 16
     return 2 * embedding + (attention + mlp + routed) * (1 if method else 2)

@@ -42,6 +42,8 @@ _GLM_5_3: dict[str, Any] = {
     "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"},
 }
 
+_GLM_5_3_BF16 = {key: value for key, value in _GLM_5_3.items() if key != "quantization_config"}
+
 _GLM_5_3_FLASH: dict[str, Any] = {
     "architectures": ["Glm5NextForConditionalGeneration"],
     "model_type": "glm5_next",
@@ -123,8 +125,21 @@ ENTRIES: tuple[Entry, ...] = (
         source="config.json as copied in ai-dynamo/aiconfigurator (aiconfigurator-core 0.12.0; the FP8 repo)",
     ),
     Entry(
+        repo="zai-org/GLM-5.3-BF16",
+        config=_GLM_5_3_BF16,
+        weight_bytes=1_506_659_880_960,
+        weight_source="753,329,940,480 parameters x 2 bytes, counted from the geometry, the MTP layer included",
+        source="config.json as copied in ai-dynamo/aiconfigurator (aiconfigurator-core 0.12.0), unquantised",
+    ),
+    Entry(
         repo="zai-org/GLM-5.2",
-        aliases=("zai-org/GLM-5.2-FP8",),
+        config=_GLM_5_3_BF16,
+        weight_bytes=1_506_659_880_960,
+        weight_source="753,329,940,480 parameters x 2 bytes, counted from the geometry, the MTP layer included",
+        source="config.json as copied in ai-dynamo/aiconfigurator (aiconfigurator-core 0.12.0), unquantised",
+    ),
+    Entry(
+        repo="zai-org/GLM-5.2-FP8",
         config=_GLM_5_3,
         weight_bytes=7_037 * GIB // 10,
         weight_source="FP8 checkpoint, same shape as GLM-5.3: 703.7 GiB",

@@ -136,7 +136,7 @@ def _seen(model: ModelFacts, target: Target, seen: Survey) -> Planned:
     short = [(offer, result) for offer, result in results if isinstance(result, Shortfall)]
     rejected = [*seen.rejected, *(offer.rejected(result.reason, _says(result)) for offer, result in short)]
     if not plans:
-        closest = min((result for _, result in short), key=lambda result: result.needed - result.available)
+        closest = min((result for _, result in short), key=lambda result: result.distance)
         return Planned(
             Status.FALSE,
             _reason(closest),
@@ -241,7 +241,7 @@ def _assumed(model: ModelFacts, target: Target, classes: Iterable[NodeClass], re
     if not plans:
         short = min(
             (result for result in results if isinstance(result, Shortfall)),
-            key=lambda result: result.needed - result.available,
+            key=lambda result: result.distance,
         )
         return Planned(Status.FALSE, _reason(short), f"{short.node.product}: {_says(short)}", shortfall=short)
     products = tuple(sorted({result.node.product for result in plans}))
