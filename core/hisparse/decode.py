@@ -188,7 +188,7 @@ def _cache_bytes(model: ModelFacts, cache: Cache, gpu: Gpu, dtype: KvDtype, *, t
         case FullAttention() | SlidingWindow() | ChunkedAttention():
             return attention_row_bytes(cache, dtype, tensor=tensor) * _rows(model, cache, tokens)
         case Latent():
-            row = latent_row_bytes(cache, dtype, gpu, sparse=model.packs_fp8_rows)
+            row = latent_row_bytes(cache, dtype, gpu, sparse=model.has_indexer)
             return row * _rows(model, cache, tokens)
         case IndexerKeys():
             return indexer_row_bytes(cache) * cdiv(tokens, cache.pool)

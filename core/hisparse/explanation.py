@@ -202,8 +202,8 @@ def _row(answer: Plan | Shortfall, kind: _Kind) -> tuple[str, int, Figure, str]:
         value = latent_row_bytes(cache, kind.dtype, gpu, sparse=sparse)
         formula = latent_row(cache, kind.dtype, gpu, sparse=sparse)
         return "latent (MLA, whole on every rank)", value, formula, f"{_INTERFACE}, MLAAttentionSpec"
-    value = attention_row_bytes(cache, kind.dtype, tensor=tensor, native_width=model.kv_width)
-    formula = attention_row(cache, kind.dtype, tensor=tensor, native_width=model.kv_width)
+    value = attention_row_bytes(cache, kind.dtype, tensor=tensor)
+    formula = attention_row(cache, kind.dtype, tensor=tensor)
     name = "keys and values" + (" in 16 bits" if kind.dtype.name == "Bf16" else "")
     if isinstance(cache, SlidingWindow):
         return f"{name}, window {cache.window:,}", value, formula, f"{_INTERFACE}, SlidingWindowSpec"

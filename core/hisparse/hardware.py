@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from hisparse.rounding import cdiv
 from hisparse.units import GIB, MIB
 
 GEN5_X16_BYTES_PER_SECOND: Final = 55_200_000_000
@@ -56,7 +57,7 @@ class NodeClass:
 
 def _gib(hundredths: int) -> int:
     """Hundredths of a GiB as a log prints them, rounded up to whole bytes."""
-    return -(-hundredths * GIB // 100)
+    return cdiv(hundredths * GIB, 100)
 
 
 GPUS: tuple[Gpu, ...] = (

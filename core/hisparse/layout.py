@@ -274,7 +274,7 @@ class _Shape:
     def pages(self, block: int, pipeline: int, split: Sequence[int] | None) -> list[Page]:
         if self.dtype.packed and not self.model.has_states:
             # the engine takes quantised rows for one byte per element here, whatever the preset packs them to
-            block *= cdiv(BLOCK_TOKENS * self.model.kv_width, block)
+            block *= cdiv(BLOCK_TOKENS * _BF16, block)
         block, state_page = self._aligned(block)
         return list(self._raw(block, state_page, pipeline, split))
 
@@ -311,12 +311,12 @@ class _Shape:
             stride = row * kernel // cache.pool if kernel < block else 1
             return Page(rank, Reach.FULL, row, block, pool=cache.pool, fixed=True, stride=stride)
         if isinstance(cache, Latent):
-            row = latent_row_bytes(cache, dtype, self.gpu, sparse=self.model.indexer is not None)
+            row = latent_row_bytes(cache, dtype, self.gpu, sparse=self.model.has_indexer)
             # TRT-LLM kernels read pages of rows, the others rows
             rows = _TRTLLM_ROWS if self.gpu.capability[0] == 10 and dtype.name == "Fp8" else 1  # noqa: PLR2004
             row = round_up(row, self.rules.padded_latent_bytes)
             return Page(rank, Reach.FULL, row, block, fixed=True, stride=row * rows)
-        row = attention_row_bytes(cache, dtype, tensor=self.tensor, native_width=self.model.kv_width)
+        row = attention_row_bytes(cache, dtype, tensor=self.tensor)
         if isinstance(cache, SlidingWindow):
             return Page(rank, Reach.WINDOW, row, block, tokens=cache.window)
         if isinstance(cache, ChunkedAttention):
@@ -341,7 +341,7 @@ class _Shape:
             return 0
         wide = all(state.columns == _CHECKPOINT_DIM for state in states)
         if StateExport.FLASH_KDA in exports:
-            return 1 if self.rules.checkpoint_states and wide and self.model.kv_width == _BF16 else 0
+            return 1 if self.rules.checkpoint_states and wide else 0
         delta_net = self.rules.delta_net_checkpoints and StateExport.DELTA_NET in exports
         return 1 if delta_net and (wide or generation == 9) else 0  # noqa: PLR2004 - compute capability 9.0
 
@@ -374,5 +374,5 @@ class _Shape:
 
     def _attention_row(self, cache: FullAttention | Latent) -> int:
         if isinstance(cache, Latent):
-            return latent_row_bytes(cache, self.dtype, self.gpu, sparse=self.model.indexer is not None)
-        return attention_row_bytes(cache, self.dtype, tensor=self.tensor, native_width=self.model.kv_width)
+            return latent_row_bytes(cache, self.dtype, self.gpu, sparse=self.model.has_indexer)
+        return attention_row_bytes(cache, self.dtype, tensor=self.tensor)

@@ -197,7 +197,7 @@ def warnings_of(room: Room, overhead: int) -> list[str]:
             "takes it"
         )
     if (
-        room.model.is_sparse
+        room.model.has_indexer
         and room.model.has_states
         and room.kv_dtype == "Fp8"
         and room.node.gpu.capability[0] == _HOPPER

@@ -40,7 +40,7 @@ class ModelFacts:
     uses them.
     experts is 0 for a dense model; expert_bytes is the part of the weights that experts take (0 where not known), top_k
     how many of them a token uses (None where the config of a mixture does not say).
-    weight_width is bytes per parameter (1 where quantised), kv_width bytes of one element of KV that is not quantised.
+    weight_width is bytes per parameter (1 where quantised).
     checkpoint is None where the tensors of the architecture are not known; vocabulary and widths (of the MLP, of one
     expert) are 0 where the config does not say.
     """
@@ -65,7 +65,6 @@ class ModelFacts:
     expert_width: int
     top_k: int | None
     dtype: str
-    kv_width: int = 2
 
     @property
     def layers(self) -> int:
@@ -126,21 +125,6 @@ class ModelFacts:
         sparse-MLA kernels, which old GPUs do not have.
         """
         return self.indexer is not None
-
-    @property
-    def packs_fp8_rows(self) -> bool:
-        """Whether fp8 rows are fp8_ds_mla where the GPU's kernels take it: fp8 latent, fp32 scales, bf16 rotated keys.
-
-        A sparse model without rotated keys (GLM-5.3-Flash) has one byte per element on Hopper all the same: of the
-        backends for its 512-wide rows only FLASHINFER_MLA_SPARSE_SM90 takes fp8 (vLLM 0.33, platforms/cuda.py and
-        v1/attention/backends/mla).
-        """
-        return self.has_indexer and self.latent is not None and self.latent.rope_dim > 0
-
-    @property
-    def is_sparse(self) -> bool:
-        """The same as has_indexer."""
-        return self.has_indexer
 
     @property
     def has_states(self) -> bool:

@@ -15,6 +15,7 @@ from hisparse.dialect import PINNED_VERSION
 from hisparse.hardware import NodeClass
 from hisparse.layout import KvLayout
 from hisparse.model import ModelFacts
+from hisparse.rounding import cdiv
 from hisparse.tier import HiSparseLayout
 
 
@@ -191,7 +192,7 @@ class Plan:
     @property
     def max_num_seqs(self) -> int:
         """max_requests of one data-parallel rank: each has a scheduler of its own."""
-        return -(-self.max_requests // self.target.data)
+        return cdiv(self.max_requests, self.target.data)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from hisparse.room import (
     overhead_bytes,
     tier_layout,
 )
-from hisparse.rounding import decimal, quantity_at_least, whole, whole_gib
+from hisparse.rounding import decimal, quantity_at_least, round_up, whole_gib
 from hisparse.shortfall import (
     Fits,
     hbm_shortfall,
@@ -64,7 +64,7 @@ def plan(model: ModelFacts, node: NodeClass, target: Target) -> Plan | Shortfall
             return too_few_gpus(model, node, target, fits)
         way = f"on nodes with {target.gpus} GPUs: {larger.limit.remedy}"
         return replace(larger, node=node, limit=replace(larger.limit, remedy=way))
-    if model.is_sparse and node.gpu.capability[0] not in SPARSE_KERNELS:
+    if model.has_indexer and node.gpu.capability[0] not in SPARSE_KERNELS:
         return too_old_gpu(model, node, target)
     if (short := memory_shortfall(model, node, target)) is not None:
         without = plan(model, node, replace(target, memory_bytes=None))
@@ -79,7 +79,7 @@ def plan_without_advice(model: ModelFacts, node: NodeClass, target: Target) -> P
 
     What would lift the limit of a plan is then told without by how much.
     """
-    if model.is_sparse and node.gpu.capability[0] not in SPARSE_KERNELS:
+    if model.has_indexer and node.gpu.capability[0] not in SPARSE_KERNELS:
         return too_old_gpu(model, node, target)
     if (short := memory_shortfall(model, node, target)) is not None:
         return short
@@ -320,7 +320,7 @@ def _indexer_offload(
     without = "repeated prefixes are prefilled again once other prompts have passed through HBM"
     if target.indexer_offload is False:
         return 0, [f"the indexer offload is off: {without}"]
-    size = target.indexer_offload_bytes or whole(
+    size = target.indexer_offload_bytes or round_up(
         int(layout.offload_token_bytes * host_blocks * layout.block_tokens), 64 * MIB
     )
     total = size * target.data

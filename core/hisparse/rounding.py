@@ -18,9 +18,6 @@ def round_up(value: int, step: int) -> int:
     return cdiv(value, step) * step
 
 
-whole = round_up
-
-
 def ceil(value: Fraction | int) -> int:
     """The smallest whole number that is at least `value`; exact, since a Fraction is never made a float."""
     return math.ceil(value)

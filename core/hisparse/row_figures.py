@@ -8,16 +8,14 @@ from hisparse.layers import ChunkedAttention, FullAttention, IndexerKeys, Latent
 from hisparse.rows import FP8_SCALE_BYTES, FP8_SCALE_GROUP, KvDtype, packs_scales
 
 
-def attention_row(
-    cache: FullAttention | SlidingWindow | ChunkedAttention, dtype: KvDtype, *, tensor: int, native_width: int
-) -> Figure:
+def attention_row(cache: FullAttention | SlidingWindow | ChunkedAttention, dtype: KvDtype, *, tensor: int) -> Figure:
     """The sum of attention_row_bytes."""
     heads = most_of(figure(1), floor_of(figure(cache.kv_heads) / figure(tensor)))
     if tensor == 1:
         heads = figure(cache.kv_heads)
     key, value = figure(cache.key_dim), figure(cache.value_dim)
     if dtype.name == "Bf16":
-        return heads * (key + value) * figure(native_width)
+        return heads * (key + value) * figure(2)
     slot = _stored(key, dtype.key_bits, dtype.key_extra) + _stored(value, dtype.value_bits, dtype.value_extra)
     return heads * (multiple_of(slot, 2) if dtype.packed else slot)
 

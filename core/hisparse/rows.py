@@ -62,16 +62,11 @@ KV_DTYPES: Final[Mapping[str, KvDtype]] = MappingProxyType(
 """By the name that spec.context.kvCacheDtype uses; presets of vLLM 0.33 (quantization/turboquant/config.py)."""
 
 
-def attention_row_bytes(
-    cache: FullAttention | SlidingWindow | ChunkedAttention, dtype: KvDtype, *, tensor: int, native_width: int = 2
-) -> int:
-    """Bytes of one token's keys and values on one rank. Ranks beyond the KV heads hold copies.
-
-    native_width is bytes of the model's own dtype, which "Bf16" stands for.
-    """
+def attention_row_bytes(cache: FullAttention | SlidingWindow | ChunkedAttention, dtype: KvDtype, *, tensor: int) -> int:
+    """Bytes of one token's keys and values on one rank. Ranks beyond the KV heads hold copies."""
     heads = max(1, cache.kv_heads // tensor)
     if dtype.name == "Bf16":
-        return heads * (cache.key_dim + cache.value_dim) * native_width
+        return heads * (cache.key_dim + cache.value_dim) * 2
     key = cdiv(cache.key_dim * dtype.key_bits, 8) + dtype.key_extra
     value = cdiv(cache.value_dim * dtype.value_bits, 8) + dtype.value_extra
     slot = key + value
@@ -92,7 +87,12 @@ def latent_row_bytes(cache: Latent, dtype: KvDtype, gpu: Gpu, *, sparse: bool) -
 
 
 def packs_scales(cache: Latent, gpu: Gpu, *, sparse: bool) -> bool:
-    """Whether a row in fp8 is fp8_ds_mla on this GPU."""
+    """Whether a row in fp8 is fp8_ds_mla on this GPU: fp8 latent, fp32 scales, bf16 rotated keys.
+
+    A sparse model without rotated keys (GLM-5.3-Flash) has one byte per element on Hopper all the same: of the
+    backends for its 512-wide rows only FLASHINFER_MLA_SPARSE_SM90 takes fp8 (vLLM 0.33, platforms/cuda.py and
+    v1/attention/backends/mla).
+    """
     return sparse and cache.rope_dim > 0 and gpu.capability[0] in _PACKED_ROW_CAPABILITIES
 
 

@@ -20,7 +20,7 @@ from hisparse.plan import Mode, Plan, Shortfall, Target
 from hisparse.planner import plan, plan_without_advice
 from hisparse.room import GPU_COUNTS
 from hisparse.rope import RopeAdvice, RopeState, rope_advice
-from hisparse.rounding import decimal
+from hisparse.rounding import cdiv, decimal
 from hisparse.units import GIB
 
 MOST_TOKENS: Final = 16_777_216
@@ -212,7 +212,7 @@ def _reach(known: Plan, requests: int, high: int) -> int:
 
 def _would_hold(known: Plan, requests: int, tokens: int) -> bool:
     plain, tiered = known.plain, known.tiered
-    each = -(-requests // known.target.data)
+    each = cdiv(requests, known.target.data)
     if tiered is None:
         return plain.holds(known.kv_budget, tokens) and plain.concurrency(known.gpu_blocks, tokens) >= each
     free = known.gpu_blocks - plain.reserved_blocks

@@ -1,4 +1,4 @@
-"""The memory of one GPU before KV: the sum against seven logs that print every term, and our estimates of the terms."""
+"""The memory of one GPU before KV: the sum against every log that prints its terms, and our estimates of the terms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kv_logs import budgets
+from kv_logs import budgets, release_of
 from shapes import GLM, LLAMA_8B, QWEN_72B, glm_target, gpu, h200, model
 
 from hisparse import catalogue
@@ -49,7 +49,8 @@ def of(gib: float | None) -> int:
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in ROWS.items()])
 def test_the_terms_of_a_log_add_up_to_its_budget(row: Mapping[str, Any]) -> None:
-    """Within the rounding of seven figures with two decimals."""
+    """Within the rounding of seven figures with two decimals, and of the share where the log rounds that as well."""
+    share = Fraction(1, 200) if "util printed with two decimals" in (row["note"] or "") else Fraction(0)
     graphs = row["cudagraph_estimate_subtracted_gib"]
     left = kv_budget(
         of(row["total_gib"]),
@@ -58,9 +59,9 @@ def test_the_terms_of_a_log_add_up_to_its_budget(row: Mapping[str, Any]) -> None
         activation=of(row["peak_activation_gib"]),
         non_torch=of(row["non_torch_gib"]),
         graphs=of(graphs),
-        rules=accounting(row["vllm_version"]),
+        rules=accounting(release_of(row)),
     )
-    assert abs(left - of(row["logged_available_gib"])) <= of(0.02)
+    assert abs(left - of(row["logged_available_gib"])) <= of(0.02) + share * of(row["total_gib"])
 
 
 def test_releases_before_0_20_leave_the_graphs_out() -> None:

@@ -11,8 +11,10 @@ from hisparse.architectures import Attention
 from hisparse.config import ConfigFields
 from hisparse.errors import SpecError
 from hisparse.experts import expert_layers
+from hisparse.hardware import gpu_named
 from hisparse.layers import IndexerKeys
 from hisparse.model import facts_for, needs_hub, read_config, served_name
+from hisparse.rows import packs_scales
 from hisparse.spec import HuggingFaceSource, ModelFactsSpec, ModelSpec, PvcSource
 from hisparse.units import GIB
 
@@ -359,9 +361,13 @@ def test_which_layers_have_experts(changes: dict[str, Any], layers: tuple[int, .
         pytest.param("meta-llama/Llama-3.1-8B-Instruct", False, False, id="dense"),
     ],
 )
-def test_two_meanings_of_sparse(repo: str, indexed: bool, packed: bool) -> None:
+def test_an_indexer_packs_rows_that_have_rotated_keys(repo: str, indexed: bool, packed: bool) -> None:
     facts = facts_for(ModelSpec(hugging_face=HuggingFaceSource(repo=repo)))
-    assert (facts.has_indexer, facts.packs_fp8_rows) == (indexed, packed)
+    assert facts.has_indexer == indexed
+    h200 = gpu_named("h200")
+    assert h200
+    if facts.latent is not None:
+        assert packs_scales(facts.latent, h200, sparse=facts.has_indexer) == packed
     owners = tuple(i for i, layer in enumerate(facts.caches) if any(isinstance(one, IndexerKeys) for one in layer))
     assert owners == (facts.indexer.layers if facts.indexer else ())
 

@@ -54,7 +54,6 @@ def _dense() -> Iterator[Setting]:
     yield replace(llama, rule="tokens are spread over decode-context ranks", context=2, tensor=2)
     yield replace(llama, rule="a drafted token adds a layer on the last of 4 ranks", pipeline=4, drafted=1)
     yield replace(llama, rule="a block size that was asked for", block_tokens=64)
-    yield _of((24, (FULL,)), rule="a model in float32", kv_width=4)
     yield _of((20, (FULL,)), (7, (FullAttention(16, 128, 128),)), rule="full layers of two sizes share one table")
     yield _of((14, (FullAttention(4, 192, 128),)), rule="values narrower than keys", tensor=2)
 

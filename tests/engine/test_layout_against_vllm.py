@@ -1,8 +1,9 @@
 """Our KV arithmetic against vLLM's own planning code, run on the CPU: every number equal, to the byte and the block.
 
 vllm_layout.py answers inside vLLM's environment; this side asks, and compares with hisparse.layout and hisparse.tier.
-The answers that record_layouts.py has written down for `make test` are asked for again. What is asked beside them: every architecture of the catalogue on four generations of GPU, every other entry once, and seeded
-samples of layouts that no model has. docs/kv-logs.md says what this leaves out.
+The answers that record_layouts.py has written down for `make test` are asked for again. What is asked beside them:
+every architecture of the catalogue on four generations of GPU, every other entry once, and seeded samples of layouts
+that no model has. docs/kv-logs.md says what this leaves out.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from recorded_layouts import REACHES, VERSIONS, record_of, recorded, setting_of
 from vllm_answers import Answers, NotInstalledError, answers_of, layers_said
 
 from hisparse import catalogue
+from hisparse.architectures import FAMILIES
 from hisparse.hardware import GPUS, Gpu
 from hisparse.layers import (
     Cache,
@@ -32,6 +34,7 @@ from hisparse.model import ModelFacts, read_config
 from hisparse.pipeline import pipeline_split
 from hisparse.rows import KV_DTYPES, attention_row_bytes, state_bytes
 from hisparse.tier import HiSparseLayout, hisparse_layout
+from hisparse_testenv import vllm_sources
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -107,7 +110,6 @@ def _ask(name: str, model: ModelFacts, config: Mapping[str, Any], dtype: str = "
         "config": config,
         "layers": layers_said(model.caches),
         "drafts": drafts,
-        "kv_width": model.kv_width,
         "sparse": _has(model, IndexerKeys),
         "capability": (9, 0),
         "dtype": KV_DTYPES[dtype].engine,
@@ -217,7 +219,6 @@ def _dense() -> Iterator[Asked]:
             indexer=None,
             caches=caches,
             drafts=((draft,),),
-            kv_width=chance.choice((2, 2, 2, 4)),
         )
         yield _ask(
             f"sample {number} {kind}",
@@ -375,7 +376,7 @@ def _kimi(chance: random.Random) -> Config:
     }
 
 
-FAMILIES: tuple[Callable[[random.Random], Config], ...] = (
+HYBRIDS: tuple[Callable[[random.Random], Config], ...] = (
     _delta_net,
     _delta_net,
     _nemotron,
@@ -390,7 +391,7 @@ FAMILIES: tuple[Callable[[random.Random], Config], ...] = (
 def _hybrids() -> Iterator[Asked]:
     chance = random.Random(SEED)  # noqa: S311 - a repeatable sample
     for number in range(HYBRID_SAMPLES):
-        family = chance.choice(FAMILIES)
+        family = chance.choice(HYBRIDS)
         config: Config = {
             "num_hidden_layers": chance.randint(6, 64),
             "num_attention_heads": 32,
@@ -673,3 +674,12 @@ def _ours(asked: Mapping[str, Any]) -> dict[str, Any]:
         return {"slot": attention_row_bytes(one, KV_DTYPES[asked["ours"]], tensor=1)}
     state = RecurrentState(**asked["state"])
     return {"bytes": state_bytes(state, tensor=asked["tensor"], speculative=asked["drafted"])}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_architectures_are_those_that_vllm_serves(version: str) -> None:
+    found = vllm_sources.found(version)
+    if found is None:
+        pytest.fail(f"vLLM {version} is not installed; run `make test-engine`")
+    registry = (found[0] / "vllm/model_executor/models/registry.py").read_text()
+    assert [name for name in FAMILIES if f'"{name}"' not in registry] == []

@@ -200,7 +200,7 @@ def _vllm_config(question: Question) -> _Vllm:
     has_states = any(one["kind"] == "RecurrentState" for one in caches)
     full = next((one for one in caches if one["kind"] == "FullAttention"), attending)
     model = _Model(
-        dtype={2: torch.bfloat16, 4: torch.float32}[question["kv_width"]],
+        dtype=torch.bfloat16,
         hf_config=hf,
         hf_text_config=hf_text,
         architecture=architecture,
@@ -214,10 +214,9 @@ def _vllm_config(question: Question) -> _Vllm:
         total_kv_heads=full["kv_heads"] if full else 1,
         head_size=latent["rank"] + latent["rope_dim"] if latent else (full["key_dim"] if full else 0),
     )
-    # 16 bits are asked for by name: "auto" means fp8 for some models on some GPUs
-    cache_dtype = "auto" if question["kv_width"] == 4 and question["dtype"] == "bfloat16" else question["dtype"]
     cache = types.SimpleNamespace(
-        cache_dtype=cache_dtype,
+        # 16 bits are asked for by name: "auto" means fp8 for some models on some GPUs
+        cache_dtype=question["dtype"],
         block_size=question["block_size"] or 16,
         user_specified_block_size=question["block_size"] is not None,
         enable_prefix_caching=question["caching"],
@@ -277,7 +276,7 @@ def _vllm_config(question: Question) -> _Vllm:
         HybridAttentionMambaModelConfig.verify_and_update_config(vllm_config)
     if architecture in _OWN_RULES:
         MODELS_CONFIG_MAP[architecture].verify_and_update_config(vllm_config)
-    if cache_dtype.startswith("turboquant_"):
+    if cache.cache_dtype.startswith("turboquant_"):
         cache.kv_cache_dtype_skip_layers = sorted(TurboQuantConfig.get_boundary_skip_layers(model))
     if vllm_config.attention_config.hisparse_config is not None:
         # what the connector asks for

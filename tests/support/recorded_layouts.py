@@ -55,7 +55,6 @@ class Setting:
     repo: str | None = None
     config: Mapping[str, Any] | None = None
     turns: Sequence[tuple[int, Sequence[Mapping[str, Any]]]] = ()
-    kv_width: int = 2
     dtype: str = "Bf16"
     capability: tuple[int, int] = (9, 0)
     tensor: int = 1
@@ -78,7 +77,7 @@ class Setting:
         if self.turns:
             caches = tuple((_cache(one),) for times, turn in self.turns for one in list(turn) * times)
             full = next(layer for layer in caches if isinstance(layer[0], FullAttention))
-            return replace(LLAMA_8B, caches=caches, drafts=(full,), kv_width=self.kv_width)
+            return replace(LLAMA_8B, caches=caches, drafts=(full,))
         return read_config(self._config, name=self.repo or "recorded", weight_bytes=1)
 
     @property
@@ -120,7 +119,6 @@ class Setting:
             "config": self._config,
             "layers": layers_said(model.caches),
             "drafts": layers_said(model.drafts[:1]) if self.drafted else [],
-            "kv_width": model.kv_width,
             "sparse": any(isinstance(cache, IndexerKeys) for layer in model.caches for cache in layer),
             "capability": self.capability,
             "dtype": KV_DTYPES[self.dtype].engine,

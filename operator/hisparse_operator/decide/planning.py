@@ -15,7 +15,7 @@ from hisparse.model import ModelFacts, facts_for, needs_hub
 from hisparse.plan import Plan, Shortfall, Target
 from hisparse.planner import plan as plan_once
 from hisparse.planner import smallest
-from hisparse.rounding import whole
+from hisparse.rounding import round_up
 from hisparse.spec import HiSparseInferenceSpec
 from hisparse.target import target_of
 from hisparse.units import GIB, format_bytes
@@ -122,7 +122,7 @@ def download_bytes(spec: HiSparseInferenceSpec, model: ModelFacts) -> int:
     """Local disk for weights that every start downloads: 10 % more than they are, for files that are being written."""
     if spec.model.hugging_face is None or spec.model.cache is not None:
         return 0
-    return whole(model.weight_bytes * 11 // 10, GIB)
+    return round_up(model.weight_bytes * 11 // 10, GIB)
 
 
 def engine_version(spec: HiSparseInferenceSpec) -> str:

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from hisparse.plan import Mode, Plan, Shortfall, Term
-from hisparse.rounding import decimal
+from hisparse.rounding import decimal, round_up
 from hisparse.status import HbmTerm, ModeStatus, PlanStatus
 from hisparse.units import MIB, format_bytes, format_quantity
 
@@ -131,4 +131,4 @@ def _terms(terms: tuple[Term, ...]) -> list[HbmTerm]:
 
 def _quantity(count: int) -> str:
     """Whole MiB, rounded up: a number that people read."""
-    return format_quantity(-(-count // MIB) * MIB)
+    return format_quantity(round_up(count, MIB))

@@ -14,6 +14,7 @@ from hisparse import engine
 from hisparse.model import ModelFacts, served_name
 from hisparse.plan import Plan
 from hisparse.reserved import LAUNCHER_PORT
+from hisparse.rounding import cdiv
 from hisparse.spec import HiSparseInferenceSpec, PodTemplateOverlay
 from hisparse.units import format_quantity, parse_quantity
 from hisparse_operator.decide.capacity import CPU_PER_GPU, GPU_RESOURCE, PRODUCT_LABEL, tolerations_of
@@ -227,7 +228,7 @@ def _probes(plan: Plan, key: str) -> dict[str, Any]:
             "httpGet": get("/startedz"),
             "periodSeconds": 10,
             "timeoutSeconds": 5,
-            "failureThreshold": max(1, -(-plan.seconds.startup_budget // 10)),
+            "failureThreshold": max(1, cdiv(plan.seconds.startup_budget, 10)),
         },
         "readinessProbe": {"httpGet": get("/readyz"), "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 2},
         "livenessProbe": {"httpGet": get("/livez"), "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
