@@ -16,12 +16,15 @@ import pytest
 import yaml
 from bad_input import BAD_INPUT, SMALLEST, BadInput
 from formulas import evaluated
+from rich.console import Console
 
 from hisparse.hardware import GPUS
 from hisparse_toolkit import asking, cli
 from hisparse_toolkit.answering import SCHEMAS
 from hisparse_toolkit.cli import main
 from hisparse_toolkit.question import Options
+from hisparse_toolkit.sheet import Columns
+from hisparse_toolkit.sheet_paint import columns
 
 ROOT = Path(__file__).parents[2]
 LLAMA = ("--model", "Llama-3.1-8B")
@@ -86,7 +89,13 @@ def stdin_of(monkeypatch: pytest.MonkeyPatch, manifest: Any) -> None:
             id="no number of them",
         ),
         pytest.param(
-            ("compare", *GLM), 0, "4 OF 9 FIT  zai-org/GLM-5.3-FP8 at 1,048,576 tokens on 8 x H200", id="a comparison"
+            ("compare", *GLM), 0, "2 OF 7 FIT  zai-org/GLM-5.3-FP8 at 1,048,576 tokens on 8 x H200", id="a comparison"
+        ),
+        pytest.param(
+            ("compare", *GLM[:-1], "4"),
+            3,
+            "NONE FITS ON 4 x H200  zai-org/GLM-5.3-FP8 at 1,048,576 tokens; 8 GPUs do",
+            id="a comparison where only more GPUs would do",
         ),
         pytest.param(
             ("compare", "--model", "Llama-3.1-405B", "--context", "128K", "--gpus", "1", "--gpu", "l4"),
@@ -99,6 +108,12 @@ def stdin_of(monkeypatch: pytest.MonkeyPatch, manifest: Any) -> None:
         ),
         pytest.param(("explain", *GLM, "--mode", "none"), 3, "DOES NOT FIT  zai-org", id="of a shortfall"),
         pytest.param(("curve", *GLM), 0, "9.", id="a curve"),
+        pytest.param(
+            ("curve", *LLAMA, "--context", "1", "--gpus", "1"),
+            0,
+            "57116.00 REQUESTS  meta-llama/Llama-3.1-8B of 1 token on 1 x H200",
+            id="a curve of one point",
+        ),
         pytest.param(("curve", *GLM, "--gpus", "4"), 3, "DOES NOT FIT  zai-org", id="no curve"),
     ],
 )
@@ -108,6 +123,56 @@ def test_the_first_line_is_the_answer(
     got, out, err = run(capsys, *words)
     assert (got, err) == (code, "")
     assert out.startswith(first)
+
+
+TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "kinds": (
+        ("fit-gpus", "--model", "Qwen3-32B", "--context", "128K"),
+        ("rtx-pro-6000", "139.81 GiB", "Bf16", "None", "1 x h200"),
+    ),
+    "variants": (
+        ("compare", *LLAMA, "--gpus", "1", "--context", "128K"),
+        ("TurboQuant4BitNc", "Int8PerTokenHead", "mode Offload", "26.24", "loses"),
+    ),
+    "points": (("curve", *GLM), ("1,048,576", "9.20", "x 13.73", "ratio")),
+    "steps": (("time", *GLM), ("1,048,576", "estimate", "tokens/s", "bound")),
+    "lengths": (("plan", *GLM), ("1,048,576", "9.20", "speed-up", "termination grace")),
+}
+
+
+@pytest.mark.parametrize("columns", ["40", "60", "80", "100"])
+@pytest.mark.parametrize("table", TABLES)
+def test_no_cell_is_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, table: str, columns: str
+) -> None:
+    words, cells = TABLES[table]
+    monkeypatch.setenv("COLUMNS", columns)
+    _, out, _ = run(capsys, *words)
+    assert [cell for cell in cells if cell not in out] == []
+
+
+def drawn(table: Columns, width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    with console.capture() as capture:
+        console.print(columns(table, width))
+    return capture.get()
+
+
+@pytest.mark.parametrize("width", range(30, 70, 3))
+def test_a_narrow_table_has_less_or_is_a_stack(width: int) -> None:
+    rows = (("row-one-of-it", "1,048,576", "139.81 GiB", "a b"), ("row-two", "7", "1.00 GiB", "c d"))
+    table = Columns("a title", ("name", "how many", "memory in all", "marks"), rows, texts=(0, 3), optional=(2,))
+    out = drawn(table, width)
+    words = out.split()
+    assert all(len(line) <= width for line in out.splitlines())
+    for row in rows:
+        for index, cell in enumerate(row):
+            assert set(cell.split()) <= set(words) or (index == 2 and "no room for: memory in all" in flowing(out))
+
+
+def test_a_table_with_room_is_as_it_was() -> None:
+    table = Columns("", ("name", "how many"), (("one", "1,000"),))
+    assert [line.rstrip() for line in drawn(table, 40).splitlines()] == ["name  how many", "one      1,000"]
 
 
 @pytest.mark.parametrize("command", ["fit-context", "compare", "explain", "curve"])
@@ -249,6 +314,20 @@ def test_the_products_of_a_manifest_are_the_kinds(
     assert [one["gpu"] for one in found["refused"]] == ["h100"]
 
 
+def test_one_gpu_has_as_much_as_each(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "fit-gpus", *LLAMA, "--context", "8K")
+    sizes = re.findall(r"^1 x \S+ +(\S+ GiB) +(\S+ GiB)", out, re.MULTILINE)
+    assert sizes
+    assert [pair for pair in sizes if pair[0] != pair[1]] == []
+
+
+def test_remedies_are_told_in_options(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "fit-context", "--model", "Llama-3.1-70B", "--gpus", "1", "--gpu", "l4")
+    assert "change  set --gpus to 8" in out
+    _, out, _ = run(capsys, "curve", *GLM, "--gpus", "4")
+    assert "change  set --gpus to 8" in out
+
+
 # --- compare ---------------------------------------------------------------------------------------------------------
 
 
@@ -277,6 +356,32 @@ def test_kinds_of_gpu_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert [row["gpu"] for row in found["rows"]] == ["h200", "h100", "b200"]
     assert [row["axis"] for row in found["rows"]] == ["Asked", "GpuKind", "GpuKind"]
+
+
+def test_every_kind_and_model_once_and_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("compare", "--context", "128K", "--gpus", "4")
+    kinds = document(capsys, *words, "--model", "Llama-3.1-70B", "--gpu-kinds", "h200,b200,B200")
+    assert [row["gpu"] for row in kinds["rows"]] == ["h200", "b200"]
+    models = document(capsys, *words, "--models", "Llama-3.1-70B,Qwen3-32B,qwen3-32b", "--kv-dtype", "fp8")
+    assert [row["model"] for row in models["rows"]] == ["meta-llama/Llama-3.1-70B", "Qwen/Qwen3-32B"]
+    _, out, _ = run(capsys, *words, "--model", "Llama-3.1-70B", "--gpu-kinds", "h200,b200")
+    assert "as asked" not in out
+    _, out, _ = run(capsys, *words, "--models", "Llama-3.1-70B,Qwen3-32B")
+    assert "as asked" not in out
+    assert "\nLlama-3.1-70B " in out
+
+
+def test_a_reason_is_told_once_for_all_that_have_it(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "compare", *GLM, "--gpus", "4")
+    assert flowing(out).count("weights take 175.32 GiB") == 1
+    assert all(name in out for name in ("as asked,", "mode HiSparse,", "mode Offload,", "KV dtype Fp8"))
+
+
+def test_what_the_question_comes_to_anyway_is_one_row(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "compare", *LLAMA, "--context", "128K", "--gpus", "1")
+    rows = re.findall(r"^(?:as asked|mode \w+|KV dtype) .*$", out, re.MULTILINE)
+    cells = [re.sub(r"^(?:as asked|mode \w+|KV dtype) +", "", row) for row in rows]
+    assert len(cells) == len(set(cells)) > 3
 
 
 @pytest.mark.parametrize(
@@ -500,7 +605,9 @@ def test_the_options_of_a_question_are_all_asked_for() -> None:
 
 def test_what_an_open_question_leaves_out_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--context is no option" in run(capsys, "fit-context", "--context", "8K")[2]
-    assert "--gpus is no option" in run(capsys, "fit-gpus", "--gpus", "8")[2]
+    told = run(capsys, "fit-gpus", "--gpus", "8")[2]
+    assert "--gpus is no option" in told
+    assert "--node-gpus limits it" in told
 
 
 @pytest.mark.parametrize("command", COMMANDS)

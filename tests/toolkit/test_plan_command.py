@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,11 @@ from hisparse_toolkit.cli import main
 from hisparse_toolkit.counts import RANGES
 from hisparse_toolkit.hub import HubFiles
 from hisparse_toolkit.model_source import near_model
+from hisparse_toolkit.option_words import in_options
 from hisparse_toolkit.problems import NotFoundOutError, Problem
 
 GLM = ("plan", "--model", "GLM-5.3-FP8", "--context", "1M", "--gpus", "8", "--host-memory", "2Ti")
+SIZES = re.compile(r"(KV of one request|short before it|missing) +([0-9.]+) GiB")
 CONFIG = {
     "architectures": ["Qwen3ForCausalLM"],
     "num_hidden_layers": 40,
@@ -61,7 +65,7 @@ def test_the_screen_of_glm_at_a_million_tokens(capsys: pytest.CaptureFixture[str
         "peak activation ~ 2.25 GiB",
         "Memory is binary: 1 GiB = 1,073,741,824 B",
         '"kv_connector":"HiSparseConnector"',
-        "--max-model-len 1048576 # context.maxTokens",
+        "--max-model-len 1048576 # --context",
         'vllm serve zai-org/GLM-5.3-FP8 "${flags[@]}"',
     ):
         assert words in text
@@ -107,13 +111,13 @@ def test_a_model_without_a_tier_has_no_columns_about_one(capsys: pytest.CaptureF
     [
         pytest.param(GLM, 0, "FITS", id="fits"),
         pytest.param((*GLM, "--batched-tokens", "32768"), 1, "warning", id="fits, and prefill may run out of memory"),
-        pytest.param((*GLM, "--mode", "none"), 3, "set kvTier.mode HiSparse", id="does not fit without the tier"),
+        pytest.param((*GLM, "--mode", "none"), 3, "set --mode HiSparse", id="does not fit without the tier"),
         pytest.param((*GLM, "--host-memory", "64Gi"), 3, "HostMemory", id="the node has too little memory"),
         pytest.param((*GLM[:-4], "--gpus", "16", "--node-gpus", "8"), 3, "node has 8", id="more GPUs than a node has"),
         pytest.param(
             ("plan", "-m", "Llama-3.1-70B", "--context", "128K", "--gpus", "2", "--gpu", "h100"),
             3,
-            "set resources.gpus to 4",
+            "or set --gpus to 4",
             id="weights that are too large",
         ),
     ],
@@ -176,6 +180,22 @@ def test_answers(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], cod
         pytest.param((*GLM, "--host-memory", "2"), '"2" is below 1Gi', id="a quantity without its unit"),
         pytest.param((*GLM, "--node-gpus", "0"), "--node-gpus: 0 is below 1", id="a node without GPUs"),
         pytest.param((*GLM, "--context", "2M"), "1048576 positions of zai-org/GLM-5.3-FP8", id="longer than the model"),
+        pytest.param(
+            ("plan", "-m", "Llama-3.1-70B", "--context", "2M", "--gpus", "4"),
+            "or set --rope-factor 16 --rope-original 131072 if",
+            id="and the options that scale",
+        ),
+        pytest.param(
+            (*GLM, "--kv-memory", "300Gi"),
+            "--kv-memory: 300.00 GiB is more than all the 139.81 GiB",
+            id="a large cache",
+        ),
+        pytest.param((*GLM, "--kv-memory", "30.5"), '"30.5" is less than 1Mi', id="a cache without its unit"),
+        pytest.param((*GLM, "--gpu", "h200,b200"), "hisparse compare --gpu-kinds", id="two kinds of GPU"),
+        pytest.param((*GLM, "--context", "1,00"), '"1,00" is not a count of tokens', id="digits in no group"),
+        pytest.param(
+            ("plan", "-m", "Llama-3-70B", "--context", "8K", "--gpus", "1"), "did you mean Llama-3.1-70B?", id="kin"
+        ),
         pytest.param((*GLM, "--context", "2M"), "[--context]", id="and the option that sets it"),
         pytest.param((*GLM, "--gpus", "7"), "[--gpus]", id="GPUs that do not divide the heads"),
         pytest.param((*GLM, "--mode", "hybrid"), "spec.kvTier.mode", id="no such mode"),
@@ -292,6 +312,10 @@ def test_a_folder_may_have_the_name_of_a_model(
         ("Qwen3-72B-Instruct", None),
         ("meta-llama/Llama-3.1-11B-Instruct", None),
         ("zai-org/GLM-4.6", None),
+        ("Llama-3-70B", "meta-llama/Llama-3.1-70B"),
+        ("Qwen3-235B", "Qwen/Qwen3-235B-A22B"),
+        ("Qwen3-Next-80B", "Qwen/Qwen3-Next-80B-A3B-Instruct"),
+        ("Llama-4-70B", None),
         ("nothing", None),
     ],
 )
@@ -456,6 +480,93 @@ def test_the_index_beside_the_config_gives_the_weights(capsys: pytest.CaptureFix
     code, out, _ = run(capsys, "plan", "-m", str(tmp_path), "--context", "8K", "--gpus", "2")
     assert code == 0
     assert f"vllm serve {tmp_path}" in out
+
+
+@pytest.mark.parametrize("named", ["config.json", "."], ids=["its file", "its folder"])
+def test_a_fact_that_a_config_lacks_is_added_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, named: str
+) -> None:
+    config_in(tmp_path, num_hidden_layers=None)
+    code, _, err = run(capsys, "plan", "-m", str(tmp_path / named), "--context", "8K", "--gpus", "1")
+    assert code == 2
+    assert f"; add it to {tmp_path / 'config.json'}" in err
+    assert "set it here" not in err
+
+
+@pytest.mark.parametrize(
+    ("said", "means"),
+    [
+        ("55.3 GiB", "55.30 GiB"),
+        ("55.3GiB", "55.30 GiB"),
+        ("55.3Gi", "55.30 GiB"),
+        ("512 MiB", "512.00 MiB"),
+    ],
+)
+def test_the_memory_of_a_log_is_taken_as_it_is_printed(
+    capsys: pytest.CaptureFixture[str], said: str, means: str
+) -> None:
+    _, out, _ = run(capsys, *GLM, "--kv-memory", said)
+    assert f"KV cache {means}" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("said", ["1,000,000", "1_000_000", "1000000", "1e6"])
+def test_a_million_tokens_as_people_type_it(capsys: pytest.CaptureFixture[str], said: str) -> None:
+    _, out, _ = run(capsys, *GLM, "--context", said)
+    assert "at 1,000,000 tokens" in out.splitlines()[0]
+
+
+def test_what_is_missing_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, *GLM, "--gpus", "4")
+    found = {name: round(100 * float(size)) for name, size in SIZES.findall(out)}
+    assert found["KV of one request"] + found["short before it"] == found["missing"]
+    assert f"({found['short before it'] / 100:.2f} GiB short" in " ".join(out.split())
+
+
+def test_a_reason_is_told_to_its_end(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def reasons(columns: str) -> str:
+        monkeypatch.setenv("COLUMNS", columns)
+        _, out, _ = run(capsys, *GLM)
+        first = re.search(r"^(?:# |export )", out, re.MULTILINE)
+        assert first is not None
+        script = out[first.start() : out.index("~ estimate. ")]
+        assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+        return script
+
+    wide, narrow = reasons("400"), reasons("60")
+    assert "..." not in narrow
+    assert sorted(words_of_comments(wide)) == sorted(words_of_comments(narrow))
+
+
+def words_of_comments(script: str) -> list[str]:
+    return [word for line in script.splitlines() for word in line.partition("# ")[2].split()]
+
+
+def test_whoever_wrote_a_manifest_reads_of_its_fields(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = {**SMALLEST["spec"], "resources": {"gpus": 4}}
+    text = yaml.safe_dump({**SMALLEST, "spec": spec})
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    _, out, _ = run(capsys, "plan", "-f", "-")
+    assert "set resources.gpus to 8" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("set resources.gpus to 8", "set --gpus to 8"),
+        ("set kvTier.hostPool.size to 12Gi or lower context.maxTokens", "set --host-pool to 12Gi or lower --context"),
+        ("set parallelism.expert to true", "add --expert"),
+        (
+            "set context.ropeScaling {type: Linear, factor: '2', originalMaxTokens: 4096} if",
+            "set --rope-factor 2 --rope-original 4096 --rope-type Linear if",
+        ),
+        ("set kvTier.hiSparse.deviceBufferTokens to 1", "set kvTier.hiSparse.deviceBufferTokens to 1"),
+        ("the model.config.json and its resources", "the model.config.json and its resources"),
+    ],
+)
+def test_fields_in_words_of_options(text: str, said: str) -> None:
+    assert in_options(text) == said
 
 
 def test_without_a_size_the_option_that_gives_it_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

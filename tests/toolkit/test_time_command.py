@@ -103,7 +103,9 @@ def test_from_how_many_requests_the_tier_pays(capsys: pytest.CaptureFixture[str]
 
 def test_a_context_that_does_not_fit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, *DENSE[:5], "--gpus", "1", "--gpu", "l40s")
-    assert code == 0
+    assert code == 1
+    assert out.splitlines()[0].endswith(": DOES NOT FIT in memory")
+    assert document(capsys, *DENSE[:5], "--gpus", "1", "--gpu", "l40s")["verdict"] == "EstimatedWithWarnings"
     assert "does not fit (" in " ".join(out.split())
     assert "so this cannot be run as asked" in " ".join(out.split())
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from hisparse_toolkit.option_words import in_options
 from hisparse_toolkit.problems import ExitCode, NoAnswerError
 from hisparse_toolkit.sheet import Sheet, Tone
 from hisparse_toolkit.streams import print_json, tell
@@ -66,12 +67,16 @@ class Canvas:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer in both forms; only the one that is asked for is made. verdict is the answer in one word."""
+    """An answer in both forms; only the one that is asked for is made. verdict is the answer in one word.
+
+    from_manifest: the sheet may name fields of the manifest; options otherwise.
+    """
 
     tone: Tone
     verdict: str
     sheet: Callable[[Canvas], Sheet]
     body: Callable[[], Mapping[str, Any]]
+    from_manifest: bool
 
 
 def say(command: str, ask: Callable[[], Answer], *, as_json: bool) -> ExitCode:
@@ -124,4 +129,5 @@ def _show(answer: Answer) -> None:
     console = console_for()
     colour = console.is_terminal and not console.no_color
     canvas = Canvas(console.width, colour=colour, ascii_only=console.options.ascii_only)
-    paint_sheet(answer.sheet(canvas), console)
+    sheet = answer.sheet(canvas)
+    paint_sheet(sheet if answer.from_manifest else sheet.worded(in_options), console)

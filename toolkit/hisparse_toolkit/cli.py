@@ -7,7 +7,7 @@ import difflib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -25,6 +25,12 @@ _EPILOG: Final = (
 DEBUG: Final = "HISPARSE_DEBUG"
 # how near a name has to be before it is offered: --bogus is not --gpus
 _NEAR: Final = 0.7
+
+_ANSWERED: Final[Mapping[tuple[str, str], str]] = {
+    ("fit-gpus", "--gpus"): "their number is its answer: --node-gpus limits it, --gpu names one kind",
+    ("fit-context", "--context"): "it is its answer: hisparse plan asks about one context",
+}
+"""What is asked of a command that finds it out."""
 
 
 class _Command(TyperCommand):
@@ -45,6 +51,8 @@ class _Command(TyperCommand):
     def _fault_of(self, wrong: str, said: str) -> str:
         """An option that this command has lacks its value or has one too many; another does not exist."""
         options = {word: parameter for parameter in self.params for word in getattr(parameter, "opts", ())}
+        if wrong not in options and (self.name, wrong) in _ANSWERED:
+            return f"{wrong} is no option of this command; {_ANSWERED[str(self.name), wrong]}"
         if wrong not in options:
             return _unknown_option(wrong, list(options))
         if getattr(options[wrong], "is_flag", False):
@@ -533,6 +541,10 @@ def _print_problem(words: Sequence[str], error: BadInputError) -> None:
         from hisparse_toolkit.time_command import print_problem as print_time_problem  # noqa: PLC0415
 
         print_time_problem(error)
+    elif "models" in words:
+        from hisparse_toolkit.models_command import print_problem as print_models_problem  # noqa: PLC0415
+
+        print_models_problem(error)
     else:
         from hisparse_toolkit.answering import SCHEMAS  # noqa: PLC0415
         from hisparse_toolkit.answering import print_problem as print_its_problem  # noqa: PLC0415

@@ -22,7 +22,7 @@ from hisparse_toolkit.open_question import Scaled, scaled
 from hisparse_toolkit.plan_json import request_json
 from hisparse_toolkit.problems import BadInputError, ExitCode, Problem, bad
 from hisparse_toolkit.question import Options, named_gpu, question_of
-from hisparse_toolkit.sheet import Columns, Sheet, Tone
+from hisparse_toolkit.sheet import Columns, Sheet, Tone, by_reason
 
 _DTYPES = tuple(one.value for one in KvCacheDtype if one is not KvCacheDtype.AUTO)
 _NONE = "-"
@@ -54,11 +54,11 @@ def _ask(file: str | None, options: Options, others: Others) -> Answer:
             question.nodes[0],
             question.target,
             dtypes=_DTYPES,
-            models=[_model(name, options) for name in beside if name is not None],
+            models=_others(question.model, [_model(name, options) for name in beside if name is not None]),
             nodes=_nodes(others.gpu_kinds, question.nodes[0]),
         )
     )
-    tone = Tone.YES if any(row.plan for row in rows) else Tone.NO
+    tone = Tone.YES if any(row.plan for row in rows if _on_what_was_asked(row)) else Tone.NO
     if tone is Tone.YES and asked.assumed is not None:
         tone = Tone.WARNING
     return Answer(
@@ -66,6 +66,7 @@ def _ask(file: str | None, options: Options, others: Others) -> Answer:
         {Tone.YES: "SomeFit", Tone.WARNING: "SomeFitWithWarnings", Tone.NO: "NoneFits"}[tone],
         lambda canvas: sheet_of(asked, rows, tone, canvas),
         lambda: body_of(asked, rows),
+        from_manifest=manifest is not None,
     )
 
 
@@ -106,12 +107,24 @@ def _model(name: str, options: Options) -> ModelFacts:
         ) from None
 
 
+def _others(asked: ModelFacts, named: Sequence[ModelFacts]) -> Sequence[ModelFacts]:
+    """Each of the others once: a name that was typed twice is one model."""
+    return list({one.name: one for one in named if one.name != asked.name}.values())
+
+
 def _nodes(text: str | None, node: NodeClass) -> Sequence[NodeClass]:
-    found = []
+    """The other kinds, each once."""
+    found: dict[str, NodeClass] = {}
     for name in _words("--gpu-kinds", text):
         gpu, product = named_gpu(name or "", "--gpu-kinds")
-        found.append(NodeClass(gpu, node.gpus, node.host_memory_bytes, product))
-    return found
+        if gpu.name != node.gpu.name:
+            found.setdefault(gpu.name, NodeClass(gpu, node.gpus, node.host_memory_bytes, product))
+    return list(found.values())
+
+
+def _on_what_was_asked(row: Row) -> bool:
+    """Another number of GPUs is a way out, not an answer to the question."""
+    return row.variant.axis is not Axis.GPUS
 
 
 # --- the screen ------------------------------------------------------------------------------------------------------
@@ -120,20 +133,47 @@ def _nodes(text: str | None, node: NodeClass) -> Sequence[NodeClass]:
 def sheet_of(asked: Scaled, rows: tuple[Row, ...], tone: Tone, _: Canvas) -> Sheet:
     """The screen of a comparison."""
     target, node = asked.question.target, asked.question.nodes[0]
-    shown = [row for row in rows if not _is_foreign(row)]
-    fitting = sum(1 for row in shown if row.plan)
+    shown = _distinct([row for row in rows if not _is_foreign(row)])
     marks = _marks(rows)
     notes = [f"{mark} {loss.what} [{loss.source}]" for loss, mark in marks.items()]
+    gpus = f"{target.gpus} x {node.product.removeprefix('NVIDIA-')}"
+    answer, headline = _said(shown, gpus)
     return Sheet(
         tone,
-        f"{fitting} OF {len(shown)} FIT",
-        f"{asked.question.model.name} at {target.max_tokens:,} tokens on {target.gpus} x "
-        f"{node.product.removeprefix('NVIDIA-')}",
+        answer,
+        f"{asked.question.model.name} at {target.max_tokens:,} tokens{headline}",
         facts=(("at once", f"requests of {target.max_tokens:,} tokens; typical: of {target.typical:,} tokens"),),
         warnings=asked.warnings,
-        tables=(_table(rows, marks), *_refusals(rows)),
+        tables=(*_table(shown, marks), *_refusals(rows, _asked_label(rows))),
         notes=tuple(notes),
     )
+
+
+def _said(shown: Sequence[Row], gpus: str) -> tuple[str, str]:
+    """The answer, and how the headline goes on: about the hardware that was asked about, then what else would do."""
+    fitting = [row for row in shown if row.plan]
+    if not fitting or any(_on_what_was_asked(row) for row in fitting):
+        return f"{len(fitting)} OF {len(shown)} FIT", f" on {gpus}"
+    # the fewest come first
+    enough = fitting[0].variant.value
+    return f"NONE FITS ON {gpus}", f"; {enough} GPU{' does' if enough == '1' else 's do'}"
+
+
+def _distinct(rows: Sequence[Row]) -> list[Row]:
+    """Without a mode or dtype that says of its own what the question as asked comes to anyway."""
+    asked = next((row for row in rows if row.variant.axis is Axis.ASKED), None)
+    if asked is None or asked.plan is None:
+        return list(rows)
+    same = asked.plan
+    return [
+        row
+        for row in rows
+        if row.variant.axis not in (Axis.MODE, Axis.KV_DTYPE)
+        or row.plan is None
+        or (row.plan.mode, row.plan.kv_dtype, row.plan.kv_budget) != (same.mode, same.kv_dtype, same.kv_budget)
+        or (row.at_max, row.at_typical, row.longest, row.host_bytes)
+        != (asked.at_max, asked.at_typical, asked.longest, asked.host_bytes)
+    ]
 
 
 def _marks(rows: tuple[Row, ...]) -> dict[Loss, str]:
@@ -149,16 +189,33 @@ def _is_foreign(row: Row) -> bool:
     return row.variant.axis is Axis.KV_DTYPE and row.answer is None
 
 
-def _table(rows: tuple[Row, ...], marks: Mapping[Loss, str]) -> Columns:
+def _table(rows: Sequence[Row], marks: Mapping[Loss, str]) -> tuple[Columns, ...]:
+    """What fits, and what would with a shorter context."""
     heads = ("variant", "tier", "KV cache", "longest", "at once", "typical", "KV in HBM", "host memory", "loses")
-    shown = tuple(_cells(row, marks) for row in rows if not _is_foreign(row))
-    return Columns("", heads, shown, texts=(0, 1, 2, 8), gap=1)
+    asked = _asked_label(rows)
+    shown = tuple(_cells(row, asked, marks) for row in rows if row.plan or row.longest)
+    return (Columns("", heads, shown, texts=(0, 1, 2, 8), gap=1, optional=(7, 5, 6, 3)),) if shown else ()
 
 
-def _cells(row: Row, marks: Mapping[Loss, str]) -> tuple[str, ...]:
+def _asked_label(rows: Sequence[Row]) -> str:
+    """The name of the first row: beside other models or kinds it is one of them."""
+    axes = {row.variant.axis for row in rows}
+    asked = rows[0].variant
+    if Axis.MODEL in axes and Axis.GPU_KIND in axes:
+        return f"{_last(asked.model.name)}, {asked.node.gpu.name}"
+    if Axis.MODEL in axes:
+        return _last(asked.model.name)
+    return asked.node.gpu.name if Axis.GPU_KIND in axes else "as asked"
+
+
+def _last(repo: str) -> str:
+    return repo.rsplit("/", 1)[-1]
+
+
+def _cells(row: Row, asked: str, marks: Mapping[Loss, str]) -> tuple[str, ...]:
     plan = row.plan
     return (
-        _label(row),
+        _label(row, asked),
         plan.mode.value if plan else "no",
         _dtype(row),
         f"{row.longest:,}{'*' if row.positions_bind else ''}" if row.longest else _NONE,
@@ -176,14 +233,14 @@ def _dtype(row: Row) -> str:
     return row.plan.kv_dtype if row.plan else _NONE
 
 
-def _label(row: Row) -> str:
+def _label(row: Row, asked: str) -> str:
     variant = row.variant
     if variant.axis is Axis.ASKED:
-        return "as asked"
+        return asked
     if variant.axis is Axis.GPUS:
         return f"{variant.value} GPU{'' if variant.value == '1' else 's'}"
     if variant.axis is Axis.MODEL:
-        return variant.value.rsplit("/", 1)[-1]
+        return _last(variant.value)
     if variant.axis is Axis.KV_DTYPE:
         return "KV dtype"
     return f"{variant.axis.value} {variant.value}" if variant.axis is Axis.MODE else variant.value
@@ -193,21 +250,21 @@ def _fraction(value: Fraction | None) -> str:
     return _NONE if value is None else decimal(value)
 
 
-def _refusals(rows: tuple[Row, ...]) -> tuple[Columns, ...]:
-    told = [(_name(row), _why(row)) for row in rows if row.plan is None and not _is_foreign(row)]
+def _refusals(rows: tuple[Row, ...], asked: str) -> tuple[Columns, ...]:
+    told = [(_name(row, asked), _why(row)) for row in rows if row.plan is None and not _is_foreign(row)]
     foreign = [row for row in rows if _is_foreign(row)]
     if foreign:
         names = ", ".join(row.variant.value for row in foreign)
         told.append(("KV dtypes", f"{names}: {foreign[0].refusal}"))
     legend = tuple(row for row in rows if row.positions_bind)
-    tables = [Columns("does not fit", ("variant", "why"), tuple(told), texts=(0, 1))] if told else []
+    tables = [Columns("does not fit", ("variant", "why"), by_reason(told), texts=(0, 1))] if told else []
     if legend:
         tables.append(Columns("", ("* the model's positions end there, not the memory",), (), texts=(0,)))
     return tuple(tables)
 
 
-def _name(row: Row) -> str:
-    return f"KV dtype {row.variant.value}" if row.variant.axis is Axis.KV_DTYPE else _label(row)
+def _name(row: Row, asked: str) -> str:
+    return f"KV dtype {row.variant.value}" if row.variant.axis is Axis.KV_DTYPE else _label(row, asked)
 
 
 def _why(row: Row) -> str:

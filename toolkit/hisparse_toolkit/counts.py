@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from hisparse.units import shortened
+from hisparse.units import parse_tokens, shortened
 from hisparse_toolkit.problems import bad
 
 _DIGITS: Final = re.compile(r"[+-]?[0-9]{1,18}")
+_GROUPED: Final = re.compile(r"[0-9]{1,3}(?:,[0-9]{3}){1,4}|[0-9]{1,3}(?:_[0-9]{3}){1,4}")
+_POWER: Final = re.compile(r"([1-9][0-9]{0,5})[eE]\+?([0-9])")
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,18 @@ def number(option: str, text: str) -> int:
     if _DIGITS.fullmatch(text) is None:
         raise bad(option, f'"{shortened(text)}" is not {RANGES[option]}; write digits, as in {RANGES[option].example}')
     return int(text)
+
+
+def tokens(text: str) -> int:
+    """A count of tokens as core reads it, and with its digits in groups or as a power of ten: 1,000,000 and 1e6.
+
+    Raises UnitError.
+    """
+    if _GROUPED.fullmatch(text):
+        text = re.sub("[,_]", "", text)
+    elif power := _POWER.fullmatch(text):
+        text = f"{power[1]}{'0' * int(power[2])}"
+    return parse_tokens(text)
 
 
 def bounded(option: str, text: str) -> int:

@@ -36,7 +36,11 @@ def _ask(file: str | None, options: Options) -> Answer:
         tone = Tone.WARNING
     points = curve(answer) if isinstance(answer, Plan) else ()
     return Answer(
-        tone, tone.word, lambda canvas: sheet_of(asked, answer, points, canvas), lambda: body_of(asked, answer, points)
+        tone,
+        tone.word,
+        lambda canvas: sheet_of(asked, answer, points, canvas),
+        lambda: body_of(asked, answer, points),
+        from_manifest=manifest is not None,
     )
 
 
@@ -46,7 +50,8 @@ def _ask(file: str | None, options: Options) -> Answer:
 def sheet_of(asked: Scaled, answer: Plan | Shortfall, points: tuple[Point, ...], canvas: Canvas) -> Sheet:
     """The screen: one plot of concurrency, one of the ratio where there is a tier, and the numbers."""
     target = answer.target
-    headline = f"{answer.model.name} up to {target.max_tokens:,} tokens on {target.gpus} x "
+    length = f"up to {target.max_tokens:,} tokens" if target.max_tokens > 1 else "of 1 token"
+    headline = f"{answer.model.name} {length} on {target.gpus} x "
     headline += answer.node.product.removeprefix("NVIDIA-")
     if isinstance(answer, Shortfall):
         facts = (
@@ -82,7 +87,8 @@ def sheet_of(asked: Scaled, answer: Plan | Shortfall, points: tuple[Point, ...],
             )
         )
     best = max(points, key=lambda point: point.tier)
-    held = f"{decimal(answer.at_max.tier)} TO {decimal(best.tier)} REQUESTS"
+    least, most = decimal(answer.at_max.tier), decimal(best.tier)
+    held = f"{least} REQUESTS" if least == most else f"{least} TO {most} REQUESTS"
     tone = Tone.WARNING if answer.warnings or asked.assumed else Tone.YES
     return Sheet(
         tone,

@@ -48,6 +48,7 @@ def _ask(file: str | None, options: Options) -> Answer:
         tone.word,
         lambda canvas: sheet_of(asked, answer, sections, tone, canvas),
         lambda: body_of(asked, answer, sections),
+        from_manifest=manifest is not None,
     )
 
 

@@ -37,6 +37,7 @@ def _ask(file: str | None, options: Options) -> Answer:
         tone.word,
         lambda canvas: sheet_of(found, file, options, tone, canvas),
         lambda: body_of(found),
+        from_manifest=file is not None,
     )
 
 

@@ -17,7 +17,7 @@ from hisparse_toolkit.open_question import Scaled, kinds, plan_command, requests
 from hisparse_toolkit.plan_json import model_json, request_json
 from hisparse_toolkit.problems import ExitCode
 from hisparse_toolkit.question import Options
-from hisparse_toolkit.sheet import Columns, Sheet, Tone
+from hisparse_toolkit.sheet import Columns, Sheet, Tone, by_reason
 
 
 def run_fit_gpus(file: str | None, options: Options, *, as_json: bool) -> ExitCode:
@@ -37,6 +37,7 @@ def _ask(file: str | None, options: Options) -> Answer:
         tone.word,
         lambda canvas: sheet_of(asked, fleets, requests, plan_of(file, options, fleets), canvas),
         lambda: body_of(asked, fleets, requests),
+        from_manifest=manifest is not None,
     )
 
 
@@ -90,14 +91,15 @@ def sheet_of(asked: Scaled, fleets: tuple[Fleet, ...], requests: int, command: s
 def _enough(fleets: tuple[Fleet, ...]) -> Columns:
     rows = tuple(_row(one, one.plan) for one in fleets if one.plan is not None)
     heads = ("GPUs", "of each", "memory in all", "tier", "KV cache", "at once", "of typical", "pod memory")
-    return Columns("", heads, rows, texts=(0, 3, 4))
+    return Columns("", heads, rows, texts=(0, 3, 4), optional=(6, 7, 1))
 
 
 def _row(one: Fleet, plan: Plan) -> tuple[str, ...]:
     return (
         f"{one.gpus} x {one.gpu.name}",
         format_memory(one.gpu),
-        format_bytes(one.memory_bytes),
+        # of one GPU to the last digit what stands beside it
+        format_memory(one.gpu) if one.gpus == 1 else format_bytes(one.memory_bytes),
         plan.mode.value,
         plan.kv_dtype,
         decimal(plan.at_max.tier),
@@ -107,7 +109,7 @@ def _row(one: Fleet, plan: Plan) -> tuple[str, ...]:
 
 
 def _refused(fleets: tuple[Fleet, ...]) -> Columns:
-    rows = tuple((one.gpu.name, one.reason) for one in fleets if one.plan is None)
+    rows = by_reason((one.gpu.name, one.reason) for one in fleets if one.plan is None)
     return Columns("cannot, on one node", ("kind", "why"), rows, texts=(0, 1))
 
 

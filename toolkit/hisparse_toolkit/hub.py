@@ -76,6 +76,7 @@ def hub_files(repo: str, revision: str | None, *, off: str | None, near: str | N
         return found[0]
     why = failed[0].rstrip(": ") if failed else f"no answer within {DEADLINE_S:g} s{overheard.last}"
     message = f"{repo} is not in the catalogue{hint} and the Hugging Face hub did not give its files ({why}); {_ADVICE}"
+    message += "; --no-hub does not wait for the hub"
     raise NotFoundOutError([Problem("spec.model", message)])
 
 

@@ -18,8 +18,9 @@ MAX_CONFIG_BYTES: Final = 4 * 1024**2
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A config.json of this machine and what lies beside it."""
+    """A config.json of this machine, as it was named, and what lies beside it."""
 
+    path: str
     folder: str
     config: Mapping[str, Any]
     index: Mapping[str, Any] | None
@@ -53,6 +54,7 @@ def local_model(name: str | None) -> LocalModel | None:
         return None
     index = path.with_name(hub.INDEX)
     return LocalModel(
+        path=str(path),
         folder=_folder(path),
         config=_json_object(path),
         index=_json_object(index, limit=hub.MAX_BYTES) if path.name == hub.CONFIG and index.is_file() else None,
@@ -107,9 +109,36 @@ def near_model(name: str) -> str | None:
     """
     near = catalogue.suggest(name)
     if near is None or _version(near) != _version(name):
+        return _kin(name)
+    sizes, known = _sizes(name), _sizes(near)
+    return _kin(name) if sizes and known and sizes != known else near
+
+
+def _kin(name: str) -> str | None:
+    """The known model that has every size and word of the name, in the same version: Llama-3.1-70B for Llama-3-70B."""
+    sizes, words, version = _sizes(name), _words(name), _version(name)
+    if not sizes or version is None:
         return None
-    sizes, known = (set(re.findall(r"\d+(?:\.\d+)?b\b", last_part(one).lower())) for one in (name, near))
-    return None if sizes and known and sizes != known else near
+    known = [one for entry in catalogue.ENTRIES for one in (entry.repo, *entry.aliases)]
+    kin = [
+        one for one in known if sizes <= _sizes(one) and words <= _words(one) and _is_of_version(_version(one), version)
+    ]
+    # the plainest of them
+    return min(kin, key=lambda one: len(last_part(one)), default=None)
+
+
+def _is_of_version(known: str | None, said: str) -> bool:
+    return known is not None and (known == said or known.startswith(f"{said}."))
+
+
+def _sizes(name: str) -> set[str]:
+    """Parameters as names say them: 235b and 22b of Qwen3-235B-A22B."""
+    return set(re.findall(r"\d+(?:\.\d+)?b\b", last_part(name).lower()))
+
+
+def _words(name: str) -> set[str]:
+    """What a name says beside numbers."""
+    return set(re.findall(r"[a-z]{2,}", last_part(name).lower()))
 
 
 def _version(name: str) -> str | None:

@@ -10,8 +10,8 @@ from hisparse.errors import UnitError
 from hisparse.hardware import GPUS, NodeClass
 from hisparse.rope import RopeAdvice, RopeState, rope_advice
 from hisparse.rules import at_path
-from hisparse.units import parse_tokens
 from hisparse_toolkit.counts import bounded
+from hisparse_toolkit.counts import tokens as tokens_of
 from hisparse_toolkit.manifest import Manifest
 from hisparse_toolkit.problems import BadInputError
 from hisparse_toolkit.question import Options, Question, question_of
@@ -85,7 +85,7 @@ def _scaling(manifest: Manifest | None, options: Options) -> RopeAdvice | None:
     if options.rope_factor is not None or options.rope_original is not None or at_path(spec, "context.ropeScaling"):
         return None
     try:
-        tokens = parse_tokens(options.context) if options.context is not None else at_path(spec, "context.maxTokens")
+        tokens = tokens_of(options.context) if options.context is not None else at_path(spec, "context.maxTokens")
         typical = at_path(spec, "context.typicalTokens")
         short = options.typical or (str(typical) if isinstance(typical, int) else _ANY_LENGTH)
         model = question_of(manifest, replace(options, context=short)).model

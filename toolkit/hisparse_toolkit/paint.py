@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import IO, Any, Final
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, Final
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from hisparse_toolkit.screen import UNTOLD, Amount, LengthLine, Screen, Shell, Sum, Verdict
+from hisparse_toolkit.sheet import Columns
+from hisparse_toolkit.sheet_paint import columns
 from hisparse_toolkit.streams import wished_width
 
 PIPED_WIDTH: Final = 100
@@ -19,7 +22,6 @@ PIPED_WIDTH: Final = 100
 _WIDEST: Final = 132
 _SIDE_BY_SIDE: Final = 96
 _WHY_COLUMN: Final = 40
-_LEAST_WHY: Final = 24
 
 _VERDICTS: Final[dict[Verdict, tuple[str, str]]] = {
     Verdict.FITS: ("FITS", "bold green"),
@@ -38,12 +40,17 @@ def console_for(file: IO[str] | None = None) -> Console:
 
 def paint(screen: Screen, console: Console) -> None:
     """Print the whole screen."""
+    page(console, lambda: _paint(screen, console))
+
+
+def page(console: Console, draw: Callable[[], object]) -> None:
+    """Draw on a terminal as it is, elsewhere without blanks at the ends of lines."""
     if console.is_terminal:
-        _paint(screen, console)
+        draw()
         return
     # tables pad their lines; a file or a diff should not hold that
     with console.capture() as capture:
-        _paint(screen, console)
+        draw()
     for line in capture.get().splitlines():
         console.file.write(f"{line.rstrip()}\n")
 
@@ -58,7 +65,7 @@ def _paint(screen: Screen, console: Console) -> None:
     if blocks:
         console.print(_beside(blocks, console))
     if screen.lengths:
-        console.print(_beside([_lengths(screen.lengths), _times(screen.times)], console))
+        console.print(_beside([_lengths(screen.lengths, console.width), _times(screen.times)], console))
     for line in screen.script:
         # what somebody pastes is never broken over lines by us
         console.print(_shell(line, console.width), soft_wrap=True)
@@ -94,9 +101,8 @@ def _amount(amount: Amount) -> tuple[Text, Text, Text]:
     )
 
 
-def _lengths(lines: tuple[LengthLine, ...]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    columns = [
+def _lengths(lines: tuple[LengthLine, ...], width: int) -> RenderableType:
+    found = [
         ("tokens", [line.tokens for line in lines]),
         ("plain KV", [line.plain for line in lines]),
         ("with tier", [line.tier for line in lines]),
@@ -104,13 +110,9 @@ def _lengths(lines: tuple[LengthLine, ...]) -> Table:
         ("speed-up", [line.speedup for line in lines]),
         ("prefill", [line.prefill for line in lines]),
     ]
-    told = [(head, cells) for head, cells in columns if any(cell != UNTOLD for cell in cells)]
-    for head, _ in told:
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_row(*(Text(head, style="bold") for head, _ in told))
-    for row in zip(*(cells for _, cells in told), strict=True):
-        table.add_row(*row)
-    return table
+    told = [(head, cells) for head, cells in found if any(cell != UNTOLD for cell in cells)]
+    rows = tuple(zip(*(cells for _, cells in told), strict=True))
+    return columns(Columns("", tuple(head for head, _ in told), rows, texts=()), width)
 
 
 def _times(times: Iterable[tuple[str, str]]) -> Table:
@@ -123,7 +125,7 @@ def _times(times: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
-def _beside(blocks: list[Table], console: Console) -> Any:  # noqa: ANN401  rich's renderables have no common type
+def _beside(blocks: Sequence[RenderableType], console: Console) -> RenderableType:
     if console.width < _SIDE_BY_SIDE or len(blocks) == 1:
         return Group(*blocks)
     row = Table.grid(padding=(0, 4))
@@ -142,19 +144,23 @@ def _hanging(head: str, text: str, style: str) -> Table:
 
 
 def _shell(line: Shell, width: int) -> Text:
-    """The line and its reason; the reason stands above what leaves no room for it, and is cut rather than wrapped."""
+    """The line and its reason: beside it where there is room, else above it in as many lines as it takes."""
     if not line.why:
         return Text(line.text)
-    if len(line.text) + _LEAST_WHY > width:
-        indent = len(line.text) - len(line.text.lstrip())
-        above = f"{' ' * indent}# {line.why}"
-        return Text.assemble((_cut(above, width), "dim"), "\n", line.text)
     gap = " " * max(2, _WHY_COLUMN - len(line.text))
-    return Text.assemble(line.text, gap, (_cut(f"# {line.why}", width - len(line.text) - len(gap)), "dim"))
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 3].rstrip()}..."
+    beside = f"# {line.why}"
+    if len(line.text) + len(gap) + len(beside) <= width:
+        return Text.assemble(line.text, gap, (beside, "dim"))
+    mark = f"{' ' * (len(line.text) - len(line.text.lstrip()))}# "
+    above = textwrap.fill(
+        line.why,
+        width,
+        initial_indent=mark,
+        subsequent_indent=mark,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return Text.assemble((above, "dim"), "\n", line.text)
 
 
 def indented(text: str, console: Console, spaces: int = 5) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -23,51 +24,16 @@ from hisparse.plan import Target
 from hisparse.rules import at_path
 from hisparse.spec import HiSparseInferenceSpec, KvCacheDtype, PoolSharing, RopeScalingType, TierMode, parse_spec
 from hisparse.target import target_of
-from hisparse.units import GIB, parse_quantity, parse_tokens
+from hisparse.units import GIB, MIB, format_bytes, parse_quantity, shortened
 from hisparse_toolkit import hub
-from hisparse_toolkit.counts import bounded, number
+from hisparse_toolkit.counts import bounded, number, tokens
 from hisparse_toolkit.manifest import Manifest
 from hisparse_toolkit.model_source import LocalModel, local_model, named_source, near_model
+from hisparse_toolkit.option_words import OPTION_OF, in_options
 from hisparse_toolkit.problems import BadInputError, NotFoundOutError, Problem, bad
 
 DEFAULT_GPU: Final = "h200"
 DEFAULT_NODE_GPUS: Final = 8
-
-OPTION_OF: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "spec.model.huggingFace.repo": "--model",
-        "spec.model.hostPath.path": "--model",
-        "spec.model": "--model",
-        "spec.model.config": "--model",
-        "spec.model.facts.weights": "--weights",
-        "spec.context.maxTokens": "--context",
-        "spec.context": "--context",
-        "spec.context.typicalTokens": "--typical",
-        "spec.context.maxConcurrentRequests": "--concurrency",
-        "spec.context.maxBatchedTokens": "--batched-tokens",
-        "spec.context.kvCacheDtype": "--kv-dtype",
-        "spec.context.ropeScaling": "--rope-factor, --rope-original, --rope-type",
-        "spec.context.ropeScaling.factor": "--rope-factor",
-        "spec.context.ropeScaling.originalMaxTokens": "--rope-original",
-        "spec.context.ropeScaling.type": "--rope-type",
-        "spec.kvTier.mode": "--mode",
-        "spec.kvTier.sharing": "--sharing",
-        "spec.kvTier.hostPool.size": "--host-pool",
-        "spec.resources.gpus": "--gpus",
-        "spec.resources": "--gpus",
-        "spec.resources.memory": "--pod-memory",
-        "spec.resources.gpuMemoryUtilizationPercent": "--utilization",
-        "spec.parallelism": "--tensor, --data, --pipeline",
-        "spec.parallelism.tensor": "--tensor",
-        "spec.parallelism.data": "--data",
-        "spec.parallelism.pipeline": "--pipeline",
-        "spec.parallelism.expert": "--expert",
-        "spec.engine.version": "--engine-version",
-        "draftTokens": "--mtp-tokens",
-        "decodeContext": "--decode-context",
-    }
-)
-"""The option that sets a field of the spec, for whoever wrote no YAML."""
 
 _NEEDED: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -77,7 +43,14 @@ _NEEDED: Final[Mapping[str, str]] = MappingProxyType(
         "--rope-factor": "say by how much positions are stretched, as in --rope-factor 4",
     }
 )
+_OF_A_LOG: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([MG])iB")
 _NOT_SET: Final = "is needed and not set"
+_SET_IN_YAML: Final = (
+    "; set it here",
+    "; put the model's whole config.json here",
+    "; put the model's config.json here",
+)
+_SIZE_IN_YAML: Final = "; set it here, e.g. 141Gi, or set facts.parameterCount"
 
 
 @dataclass(frozen=True)
@@ -140,7 +113,7 @@ def question_of(manifest: Manifest | None, options: Options) -> Question:
         # what an option failed to say is missing from the spec, and has been told
         problems += [
             one
-            for one in _with_option_names(error, manifest, raw)
+            for one in _with_option_names(error, manifest, raw, local)
             if told.isdisjoint((one.field, *OPTION_OF.get(one.field, "").split(", ")))
         ]
         raise BadInputError(problems) from None
@@ -150,10 +123,12 @@ def question_of(manifest: Manifest | None, options: Options) -> Question:
         nodes = _node_classes(spec, machine)
         model = _facts(spec, options, local)
     except SpecError as error:
-        raise BadInputError(_with_option_names(error, manifest, raw)) from None
+        raise BadInputError(_with_option_names(error, manifest, raw, local)) from None
     target = beyond(target_of(spec))
+    if target.kv_bytes is not None:
+        _judge_kv_bytes(target.kv_bytes, nodes)
     if faults := accept(model, target):
-        raise BadInputError(one for fault in faults for one in _with_option_names(fault, manifest, raw))
+        raise BadInputError(one for fault in faults for one in _with_option_names(fault, manifest, raw, local))
     return Question(spec, model, target, nodes, served_name(spec.model))
 
 
@@ -211,15 +186,15 @@ class _Wishes:
         """The spec with what the options say in place of what it said."""
         options = self._options
         wished: dict[tuple[str, ...], Any] = {
-            ("context", "maxTokens"): self._parsed("--context", options.context, parse_tokens),
-            ("context", "typicalTokens"): self._parsed("--typical", options.typical, parse_tokens),
+            ("context", "maxTokens"): self._parsed("--context", options.context, tokens),
+            ("context", "typicalTokens"): self._parsed("--typical", options.typical, tokens),
             ("context", "maxConcurrentRequests"): self._number("--concurrency", options.concurrency),
             ("context", "maxBatchedTokens"): self._number("--batched-tokens", options.batched_tokens),
             ("context", "kvCacheDtype"): _in_case(options.kv_dtype, KvCacheDtype),
             ("context", "ropeScaling", "type"): _in_case(self._rope_type(spec), RopeScalingType),
             ("context", "ropeScaling", "factor"): options.rope_factor,
             ("context", "ropeScaling", "originalMaxTokens"): self._parsed(
-                "--rope-original", options.rope_original, parse_tokens
+                "--rope-original", options.rope_original, tokens
             ),
             ("kvTier", "mode"): _in_case(options.mode, TierMode),
             ("kvTier", "sharing"): _in_case(options.sharing, PoolSharing),
@@ -255,7 +230,7 @@ class _Wishes:
         options = self._options
         draft = self._bounded("--mtp-tokens", options.mtp_tokens) or 0
         context = self._bounded("--decode-context", options.decode_context) or 1
-        known = self._parsed("--kv-memory", options.kv_memory, parse_quantity)
+        known = self._parsed("--kv-memory", options.kv_memory, _log_size)
         return lambda target: replace(target, draft_tokens=draft, decode_context=context, kv_bytes=known)
 
     def _bounded(self, option: str, text: str | None) -> int | None:
@@ -273,6 +248,15 @@ class _Wishes:
         named = options.gpu
         gpu = None if named is None else self._tried(lambda: named_gpu(named))
         return _Machine(gpu, gpus or DEFAULT_NODE_GPUS, memory)
+
+
+def _log_size(text: str) -> int:
+    """A size as a log prints it, "55.3 GiB", or as a quantity. Raises UnitError, also where the unit is missing."""
+    printed = _OF_A_LOG.fullmatch(text.strip())
+    value = parse_quantity(f"{printed[1]}{printed[2]}i" if printed else text)
+    if value < MIB:
+        raise UnitError(f'"{shortened(text)}" is less than 1Mi, and a number without a unit counts bytes; add the unit')
+    return value
 
 
 def _put(raw: dict[str, Any], path: tuple[str, ...], value: object) -> None:
@@ -293,20 +277,33 @@ def _in_case(word: str | None, words: type[StrEnum]) -> str | None:
     return next((known.value for known in words if known.value.lower() == word.lower()), word)
 
 
-def _with_option_names(error: SpecError, manifest: Manifest | None, raw: Mapping[str, Any]) -> tuple[Problem, ...]:
+def _with_option_names(
+    error: SpecError, manifest: Manifest | None, raw: Mapping[str, Any], local: LocalModel | None
+) -> tuple[Problem, ...]:
     """The same words as everywhere, and the option that mends it for whoever wrote no YAML."""
-    return tuple(_with_option(one, manifest, raw) for one in BadInputError.of(error).problems)
+    return tuple(_with_option(one, manifest, raw, local) for one in BadInputError.of(error).problems)
 
 
-def _with_option(one: Problem, manifest: Manifest | None, raw: Mapping[str, Any]) -> Problem:
+def _with_option(one: Problem, manifest: Manifest | None, raw: Mapping[str, Any], local: LocalModel | None) -> Problem:
     if one.field == "spec.parallelism":
         one = Problem(one.field, f"{one.message}{_tensor_for(raw)}")
+    if manifest is None:
+        one = Problem(one.field, in_options(_without_facts(one.message, local)))
     option = OPTION_OF.get(one.field)
     if manifest is not None or option is None:
         return one
     if option in _NEEDED and one.message.startswith(_NOT_SET):
         return Problem(option, f"{_NOT_SET}; {_NEEDED[option]}")
     return Problem(one.field, f"{one.message} [{option}]")
+
+
+def _without_facts(message: str, local: LocalModel | None) -> str:
+    """A fact of the model is set where the model was named: in its file, which a manifest need not be written for."""
+    place = f"add it to {local.path}" if local else "give the model's whole config.json as --model FILE"
+    message = message.replace(_SIZE_IN_YAML, "; say it, e.g. 141Gi")
+    for words in _SET_IN_YAML:
+        message = message.replace(words, f"; {place}")
+    return message
 
 
 def _tensor_for(raw: Mapping[str, Any]) -> str:
@@ -356,10 +353,22 @@ def named_gpu(name: str, option: str = "--gpu") -> tuple[Gpu, str]:
     if gpu is not None:
         exact = next((product for product in gpu.products if product.lower().endswith(name.lower())), gpu.products[0])
         return gpu, exact
+    if "," in name and option == "--gpu":
+        raise bad(option, f'"{name}" is more than one GPU; name one, or compare them with hisparse compare --gpu-kinds')
     known = [one.name for one in hardware.GPUS]
     close = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     raise bad(option, f'"{name}" is not a GPU that is known here{hint} (known: {", ".join(known)})')
+
+
+def _judge_kv_bytes(known: int, nodes: tuple[NodeClass, ...]) -> None:
+    gpu = min((node.gpu for node in nodes), key=lambda one: one.memory_bytes)
+    if known > gpu.memory_bytes:
+        raise bad(
+            "--kv-memory",
+            f"{format_bytes(known)} is more than all the {hardware.format_memory(gpu)} of one {gpu.name}; write what "
+            "the log of one GPU says",
+        )
 
 
 def _gpu_of(product: str) -> Gpu:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 from itertools import accumulate
@@ -17,10 +17,11 @@ from hisparse.estimates import (
     offload_pin_seconds,
     pin_seconds,
 )
-from hisparse.plan import LengthRow, Mode, Plan, Seconds, Shortfall, Term
+from hisparse.plan import LengthRow, Mode, Plan, Resource, Seconds, Shortfall, Term
 from hisparse.rounding import ceil, decimal
 from hisparse.spec import HiSparseInferenceSpec
 from hisparse.units import format_bytes, format_duration, parse_quantity
+from hisparse_toolkit.option_words import in_options
 from hisparse_toolkit.problems import ExitCode
 from hisparse_toolkit.question import Question
 
@@ -98,9 +99,15 @@ class Screen:
 
 def screen_of(question: Question, answer: Plan | Shortfall, *, in_cluster: bool) -> Screen:
     """The screen of an answer. in_cluster: the command is the one of the operator's pods, not of this machine."""
-    if isinstance(answer, Shortfall):
-        return _shortfall(answer)
-    return _fits(question, answer, in_cluster=in_cluster)
+    screen = _shortfall(answer) if isinstance(answer, Shortfall) else _fits(question, answer, in_cluster=in_cluster)
+    if in_cluster:
+        return screen
+    return replace(
+        screen,
+        answers=tuple((name, in_options(text)) for name, text in screen.answers),
+        warnings=tuple(in_options(text) for text in screen.warnings),
+        script=tuple(replace(line, why=in_options(line.why)) for line in screen.script),
+    )
 
 
 def verdict_of(answer: Plan | Shortfall) -> Verdict:
@@ -377,8 +384,17 @@ def _shortfall(short: Shortfall) -> Screen:
 
 def _missing(short: Shortfall) -> tuple[Amount, ...]:
     missing = short.needed - short.available
+    # what HBM lacks before the first token, which one request comes on top of
+    before = max((-term.bytes for term in short.hbm), default=0)
+    parts: tuple[Amount, ...] = ()
+    if short.limit.resource is Resource.HBM and before > 0:
+        parts = (
+            Amount("KV of one request", format_bytes(short.needed - before)),
+            Amount("short before it", format_bytes(before)),
+        )
     return (
         *(_amount(term) for term in short.host_terms if term.bytes),
+        *parts,
         Amount("needed", format_bytes(short.needed)),
         Amount("there", format_bytes(short.available)),
         Amount("missing", format_bytes(missing), total=True),

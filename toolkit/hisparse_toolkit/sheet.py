@@ -5,10 +5,17 @@ Values and words, no terminal; `hisparse_toolkit.sheet_paint` knows columns and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Final
 
 from hisparse_toolkit.problems import ExitCode
+
+_NAMES_WIDTH: Final = 28
+_STUCK: Final = "\0"
+"""Stands for a blank at which no line ends."""
 
 
 class Tone(Enum):
@@ -33,7 +40,7 @@ class Tone(Enum):
 class Columns:
     """A table. texts are the columns that stand to the left; the others are numbers. title may be empty.
 
-    gap is blanks between two columns.
+    gap is blanks between two columns. optional are those that a narrow terminal does without, the first one first.
     """
 
     title: str
@@ -41,6 +48,7 @@ class Columns:
     rows: tuple[tuple[str, ...], ...]
     texts: tuple[int, ...] = (0,)
     gap: int = 2
+    optional: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,3 +70,27 @@ class Sheet:
     notes: tuple[str, ...] = ()
     command: str = ""
     legend: str = ""
+
+    def worded(self, change: Callable[[str], str]) -> Sheet:
+        """The same with other words in every sentence; the command to paste stays."""
+        tables = (
+            replace(one, rows=tuple(tuple(change(cell) for cell in row) for row in one.rows)) for one in self.tables
+        )
+        return replace(
+            self,
+            facts=tuple((name, change(text)) for name, text in self.facts),
+            warnings=tuple(change(text) for text in self.warnings),
+            tables=tuple(tables),
+            notes=tuple(change(text) for text in self.notes),
+        )
+
+
+def by_reason(told: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Names and why: every reason once, behind the names of all that have it, a few of them to a line."""
+    names: dict[str, list[str]] = {}
+    for name, why in told:
+        names.setdefault(why, []).append(name.replace(" ", _STUCK))
+    return tuple(
+        (textwrap.fill(", ".join(found), _NAMES_WIDTH, break_on_hyphens=False).replace(_STUCK, " "), why)
+        for why, found in names.items()
+    )

@@ -32,6 +32,8 @@ class TimeVerdict(Enum):
     """The answer in one word, and the exit code that says the same to a script."""
 
     ESTIMATED = ("Estimated", ExitCode.YES)
+    ESTIMATED_ONLY = ("EstimatedWithWarnings", ExitCode.WARNING)
+    """Nothing was claimed, and memory does not hold what is asked."""
     PLAUSIBLE = ("Plausible", ExitCode.YES)
     IMPLAUSIBLE = ("Implausible", ExitCode.WARNING)
     IMPOSSIBLE = ("Impossible", ExitCode.NO)
@@ -98,7 +100,7 @@ class Timing:
         """That of the worst claim."""
         words = [one.plausibility for one in (self.seconds_claim, self.rate_claim) if one is not None]
         if not words:
-            return TimeVerdict.ESTIMATED
+            return TimeVerdict.ESTIMATED_ONLY if self.plan is None else TimeVerdict.ESTIMATED
         worst = max(words, key=list(Plausibility).index)
         return next(verdict for verdict in TimeVerdict if verdict.word == worst.value)
 

@@ -8,11 +8,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hisparse_toolkit.sheet import Columns
+from hisparse_toolkit.sheet_paint import columns
 from hisparse_toolkit.time_answer import TimeVerdict
-from hisparse_toolkit.time_screen import Grid, TimeScreen
+from hisparse_toolkit.time_screen import TimeScreen
 
 _VERDICTS: Final[dict[TimeVerdict, tuple[str, str]]] = {
     TimeVerdict.ESTIMATED: ("ESTIMATES", "bold"),
+    TimeVerdict.ESTIMATED_ONLY: ("ESTIMATES", "bold yellow"),
     TimeVerdict.PLAUSIBLE: ("PLAUSIBLE", "bold green"),
     TimeVerdict.IMPLAUSIBLE: ("IMPLAUSIBLE", "bold yellow"),
     TimeVerdict.IMPOSSIBLE: ("IMPOSSIBLE", "bold red"),
@@ -42,15 +45,5 @@ def _paint(screen: TimeScreen, console: Console) -> None:
     console.print(pairs)
     for grid in screen.grids:
         console.print(Text(grid.title, style="bold"))
-        console.print(_grid(grid))
+        console.print(columns(Columns("", grid.heads, grid.rows, texts=()), console.width))
     console.print(Text(screen.legend, style="dim"))
-
-
-def _grid(grid: Grid) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for _ in grid.heads:
-        table.add_column(justify="right", no_wrap=True)
-    table.add_row(*(Text(head, style="bold") for head in grid.heads))
-    for row in grid.rows:
-        table.add_row(*row)
-    return table

@@ -48,9 +48,10 @@ def time_screen_of(timing: Timing) -> TimeScreen:
     """The screen of an answer."""
     target, node = timing.question.target, timing.answer.node
     gpus = f"{target.gpus} x {node.product.removeprefix('NVIDIA-')}"
+    room = "" if timing.plan else ": DOES NOT FIT in memory"
     return TimeScreen(
         verdict=timing.verdict,
-        headline=f"{timing.question.model.name} at {target.max_tokens:,} tokens on {gpus}",
+        headline=f"{timing.question.model.name} at {target.max_tokens:,} tokens on {gpus}{room}",
         answers=(*_claims(timing), *_grounds(timing)),
         grids=(_prefill_grid(timing), _decode_grid(timing)),
     )
