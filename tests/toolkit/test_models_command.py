@@ -11,7 +11,8 @@ from hisparse import catalogue
 from hisparse_toolkit.cli import main
 
 
-def test_lists_every_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lists_every_model(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     assert main(["models"]) == 0
     lines = capsys.readouterr().out.splitlines()
     listed = [line.split()[0] for line in lines[1:]]
