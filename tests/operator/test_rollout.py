@@ -328,18 +328,6 @@ def test_an_invalid_edit_in_the_middle_of_a_rollout_holds_what_runs() -> None:
     assert cluster.reason(ConditionType.READY) == "True/Proven"
 
 
-def test_while_old_pods_serve_ready_says_where_they_are_going() -> None:
-    cluster = SmallCluster(dense(replicas=2), nodes(2))
-    cluster.settle()
-    first = cluster.status["currentRevision"]
-    assert cluster.condition(ConditionType.READY)["message"].startswith(f"revision {first}: ")
-    cluster.edit(dense(replicas=2, restartToken="b"))
-    cluster.operate()
-    new = cluster.status["updateRevision"]
-    assert (cluster.reason(ConditionType.READY), cluster.status["currentRevision"]) == ("True/Proven", first)
-    assert cluster.condition(ConditionType.READY)["message"].endswith(f"; moving to revision {new}")
-
-
 def test_a_scarce_gpu_is_waited_for_in_the_schedulers_words() -> None:
     cluster = SmallCluster(dense(replicas=2), nodes(1))
     cluster.settle()

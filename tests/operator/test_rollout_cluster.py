@@ -38,7 +38,7 @@ def test_a_life(everywhere: Namespace) -> None:
     def rolled() -> bool:
         now = status(space)
         served.append(int(now.get("servingReplicas", 0)))
-        # old pods that serve are Ready as well
+        # the last new pod may be ready a moment before the Service sends to it
         return is_ready(space) and now["currentRevision"] != first
 
     space.edit(NAME, {"restartToken": "one"})

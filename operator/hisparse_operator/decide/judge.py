@@ -332,9 +332,7 @@ def _ready(
         told = share(
             scene.wanted, scene.wanted, "is ready and takes requests", "are ready and take requests", "replica"
         )
-        # while a rollout goes on, those that serve are of more than one revision
-        told = f"{told}; moving to revision {scene.target}" if scene.moving else f"revision {scene.target}: {told}"
-        return Condition(ConditionType.READY, Status.TRUE, Reason.PROVEN, told)
+        return Condition(ConditionType.READY, Status.TRUE, Reason.PROVEN, f"revision {scene.target}: {told}")
     return Condition(ConditionType.READY, Status.FALSE, worst.reason, worst.message)
 
 
