@@ -13,6 +13,7 @@ from hisparse.hardware import NodeClass
 from hisparse.hbm import prefill_workspace_bytes
 from hisparse.plan import HostMemory, LengthRow, Limit, Mode, Plan, Resource, Seconds, Target
 from hisparse.room import GPU_COUNTS, RAM_CHECK_PERCENT, Room, overhead_bytes
+from hisparse.rope import format_factor, rope_advice, scaling_cost
 from hisparse.rounding import ceil, decimal, whole_gib
 from hisparse.tier import HiSparseLayout
 from hisparse.units import GIB, format_bytes
@@ -213,6 +214,7 @@ def warnings_of(room: Room, overhead: int) -> list[str]:
         found.append(
             f"maxBatchedTokens {room.batched} with fp8 KV on Hopper has run out of memory in FlashMLA; 8192 is safe"
         )
+    found += _scaling_costs(room)
     if room.fell_back:
         found.append(f"KV cache in Fp8: {room.kv_reason}")
     if target.mode in {Mode.OFFLOAD, Mode.HISPARSE} and room.model.attention is not Attention.DSA:
@@ -223,3 +225,18 @@ def warnings_of(room: Room, overhead: int) -> list[str]:
             f"vLLM {target.engine_version} checks no host pool minimum and reports no host gauges; prefer 0.32 or 0.33"
         )
     return found
+
+
+def _scaling_costs(room: Room) -> Iterator[str]:
+    target, rope = room.target, room.model.rope
+    if target.rope_factor is None:
+        return
+    setting = f"context.ropeScaling.factor {format_factor(target.rope_factor)}"
+    enough = rope_advice(rope, target.max_tokens).factor
+    if target.rope_type == "Yarn" and enough is not None and enough < target.rope_factor:
+        yield (
+            f"{setting} is more than {target.max_tokens} tokens need: {format_factor(enough)} is enough, and a "
+            "smaller one costs short prompts less"
+        )
+    base = target.rope_original_tokens or rope.trained
+    yield f"{setting}: {scaling_cost(rope, target.rope_type.lower(), target.rope_factor, base)}"

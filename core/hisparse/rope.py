@@ -306,7 +306,7 @@ def rope_advice(facts: RopeFacts, tokens: int) -> RopeAdvice:
         factor=factor,
         original_positions=base,
         hf_overrides=rope_overrides(facts, rope_type, factor, base),
-        cost=_cost_of_more(old, factor, base),
+        cost=scaling_cost(facts, rope_type, factor, base),
         trap=_trap(facts, tokens),
     )
 
@@ -322,7 +322,7 @@ def _reached(facts: RopeFacts, tokens: int) -> RopeAdvice:
         sentence = f"{tokens:,} tokens are within the {facts.usable:,} positions of the model; nothing to set."
         return RopeAdvice(RopeState.NATIVE, sentence, usable=facts.usable)
     one = scaled[0]
-    counted = f" with factor {_number(one.factor)}" if one.factor is not None else ""
+    counted = f" with factor {format_factor(one.factor)}" if one.factor is not None else ""
     source = f" from {one.original_positions:,} positions" if one.original_positions else ""
     return RopeAdvice(
         RopeState.SCALED_IN_CONFIG,
@@ -377,20 +377,22 @@ def rope_overrides(facts: RopeFacts, rope_type: str, factor: Fraction, base: int
     return json.dumps({"text_config": overrides} if facts.nested else overrides, separators=(",", ":"))
 
 
-def _cost_of_more(old: RopeParameters, factor: Fraction, base: int) -> str:
-    if old.rope_type == "linear":
+def scaling_cost(facts: RopeFacts, rope_type: str, factor: Fraction, base: int) -> str:
+    """What a scaling by `factor` from `base` positions does to answers; `obstacle` has to be None."""
+    old, by = facts.parameters[0], format_factor(factor)
+    if rope_type == "linear":
         return (
-            f"Linear scaling divides every position by {factor}, in short prompts too; a model that was not trained "
-            "at this factor loses accuracy at every length."
+            f"Linear scaling divides every position by {by}, in short prompts too; a model that was not trained at "
+            "this factor loses accuracy at every length."
         )
     cost = (
-        f"YaRN in vLLM is static: factor {factor} turns every prompt, also those that fit {base:,} positions, "
-        "and their answers may get worse. Use it only where long prompts are the rule and the model card names it."
+        f"YaRN in vLLM is static: factor {by} turns every prompt, also those that fit {base:,} positions, and their "
+        "answers may get worse. Use it only where long prompts are the rule and the model card names it."
     )
     if old.rope_type == "llama3":
         return f"{cost} It also replaces the llama3 scaling that the model was trained with: measure recall first."
     if old.rope_type in _YARN and (old.factor or 1) < factor:
-        return f"{cost} The model was published with factor {_number(old.factor)}: measure recall first."
+        return f"{cost} The model was published with factor {format_factor(old.factor)}: measure recall first."
     return cost
 
 
@@ -402,7 +404,7 @@ def _trap(facts: RopeFacts, tokens: int) -> str:
     return f"VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 only silences vLLM's refusal: {after}. Leave it unset."
 
 
-def _number(value: Fraction | None) -> str:
+def format_factor(value: Fraction | None) -> str:
     """A factor as people write it: 4, 0.5, 1.25."""
     exact = Fraction(1) if value is None else value
     return str(exact.numerator) if exact.denominator == 1 else f"{float(exact):g}"

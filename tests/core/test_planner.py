@@ -380,6 +380,20 @@ class TestWarnings:
         assert any("FlashMLA" in warning for warning in fits(GLM, h200(), target).warnings)
         assert not any("FlashMLA" in warning for warning in fits(GLM, b200, target).warnings)
 
+    @pytest.mark.parametrize(
+        ("tokens", "factor", "too_much"),
+        [(262_144, 2, False), (262_144, 4, True), (262_144, 3, True)],
+    )
+    def test_scaling_says_what_it_costs_and_whether_less_is_enough(
+        self, tokens: int, factor: int, too_much: bool
+    ) -> None:
+        got = fits(
+            LLAMA_8B, h200(1), Target(tokens, gpus=1, rope_factor=Fraction(factor), rope_original_tokens=131_072)
+        )
+        said = [warning for warning in got.warnings if "context.ropeScaling" in warning]
+        assert any(f"factor {factor} turns every prompt" in one for one in said)
+        assert any("2 is enough" in one for one in said) == too_much
+
     def test_a_fall_back_is_a_warning_and_a_wish_is_none(self) -> None:
         auto = fits(DENSE_32B, h200(1), Target(524_288, gpus=1))
         asked = fits(DENSE_32B, h200(1), Target(524_288, gpus=1, kv_dtype="Fp8"))
