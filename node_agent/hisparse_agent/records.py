@@ -1,0 +1,100 @@
+"""What agent and actuator tell each other, in two files of one folder of the host. The actuator has no API access.
+
+`wanted.json` is written by the agent: every action that it wants in force now. What is not in it is put back.
+`records.json` is written by the actuator: what it did, with the value from before, before it does it. Both are
+replaced whole (write, fsync, rename); a file that cannot be read is no wish and no record, and is kept aside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from hisparse.nodes.catalogue import Verb
+
+WANTED_FILE: Final = "wanted.json"
+RECORDS_FILE: Final = "records.json"
+FORMAT: Final = 1
+
+
+class Phase(StrEnum):
+    """Where an action stands."""
+
+    RECORDED = "Recorded"
+    """Written down, perhaps not done yet: the next start finds out."""
+    IN_FORCE = "InForce"
+    REVERTED = "Reverted"
+    REFUSED = "Refused"
+    """Outside the bounds, or nothing to do; nothing was changed."""
+    FOREIGN = "Foreign"
+    """Somebody else has changed the value since: left alone, and the check is muted for a day."""
+    REVERT_FAILED = "RevertFailed"
+
+    @property
+    def holds(self) -> bool:
+        """Whether the host may still carry our value."""
+        return self in (Phase.RECORDED, Phase.IN_FORCE, Phase.REVERT_FAILED)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One setting of the host. target is a GPU's UUID, the name of a sysctl, or "cpuN/scaling_governor".
+
+    Values are text as the host spells them; power in milliwatts.
+    """
+
+    target: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One remedy on all its targets of this node. id is the same from poll to poll as long as it is the same wish."""
+
+    id: str
+    verb: Verb
+    changes: tuple[Change, ...]
+    reason: str
+    check: str
+    policy: str
+    ttl_seconds: int
+    since: datetime
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The whole of wanted.json. node_boot_id is that of the boot in which it was written."""
+
+    written: datetime
+    boot_id: str
+    actions: tuple[Wanted, ...]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One change of one setting, by the action that asked for it."""
+
+    action: str
+    verb: Verb
+    target: str
+    old: str
+    new: str
+    reason: str
+    check: str
+    policy: str
+    since: datetime
+    ttl_seconds: int
+    boot_id: str
+    phase: Phase
+    message: str = ""
+    ended: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Records:
+    """The whole of records.json: changes in force first, then the last that ended."""
+
+    written: datetime
+    records: tuple[Record, ...]
