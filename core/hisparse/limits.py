@@ -12,7 +12,7 @@ from hisparse.dialect import dialect
 from hisparse.hardware import NodeClass
 from hisparse.hbm import prefill_workspace_bytes
 from hisparse.plan import HostMemory, LengthRow, Limit, Mode, Plan, Resource, Seconds, Target
-from hisparse.room import GPU_COUNTS, RAM_CHECK_PERCENT, Room, overhead_bytes
+from hisparse.room import GPU_COUNTS, Room, indexer_offload_bytes, node_memory_for, overhead_bytes
 from hisparse.rope import format_factor, rope_advice, scaling_cost
 from hisparse.rounding import ceil, decimal, whole_gib
 from hisparse.tier import HiSparseLayout
@@ -162,21 +162,21 @@ def _larger_pool(plan: Plan, tiered: HiSparseLayout) -> Iterator[tuple[str, Targ
     if asked:
         yield pool, wish, node
     copies = target.data * (1 if tiered.shared else target.tp)
-    # the planner keeps the indexer offload beside a pool that it sizes, token for token
-    per_token = Fraction(tiered.host_block_bytes * copies, tiered.block_tokens)
-    both = size * copies * (1 + tiered.offload_token_bytes * target.data / per_token)
-    memory = whole_gib(ceil(both * 100 / RAM_CHECK_PERCENT) + overhead_bytes(target))
+    # the planner keeps the indexer offload beside a pool that it sizes
+    both = size * copies + indexer_offload_bytes(target, tiered, size // tiered.host_block_bytes)
+    memory = whole_gib(node_memory_for(both, target))
     and_pool = f"{pool} and " if pool else ""
     if target.memory_bytes is not None:
-        text = f"{and_pool}raise resources.memory to {memory // GIB}Gi"
-        yield text, replace(wish, memory_bytes=memory), node
+        own = whole_gib(both + overhead_bytes(target))
+        yield f"{and_pool}raise resources.memory to {own // GIB}Gi", replace(wish, memory_bytes=own), node
         text = f"{and_pool}leave resources.memory out on nodes with {memory // GIB}Gi of memory"
     else:
         text = f"{and_pool}use nodes with {memory // GIB}Gi of memory"
     yield text, replace(wish, memory_bytes=None), replace(node, host_memory_bytes=memory)
 
 
-def warnings_of(room: Room, overhead: int) -> list[str]:
+def warnings_of(room: Room, overhead: int, held: Fraction) -> list[str]:
+    """What somebody should know of a plan that fits; held is how many requests of typicalTokens run at once."""
     target, found = room.target, []
     workspace = prefill_workspace_bytes(room.model, room.batched)
     left = room.node.gpu.memory_bytes * (100 - target.utilization_percent) // 100
@@ -215,6 +215,11 @@ def warnings_of(room: Room, overhead: int) -> list[str]:
             f"maxBatchedTokens {room.batched} with fp8 KV on Hopper has run out of memory in FlashMLA; 8192 is safe"
         )
     found += _scaling_costs(room)
+    if target.max_requests is not None and target.max_requests > held:
+        found.append(
+            f"context.maxConcurrentRequests {target.max_requests} is more than the {decimal(held)} requests of "
+            f"{target.typical:,} tokens that memory holds: the others wait"
+        )
     if room.fell_back:
         found.append(f"KV cache in Fp8: {room.kv_reason}")
     if target.mode in {Mode.OFFLOAD, Mode.HISPARSE} and room.model.attention is not Attention.DSA:

@@ -13,20 +13,22 @@ from hisparse.curve import point
 from hisparse.hardware import NodeClass
 from hisparse.hbm import MAX_REQUESTS, default_batched_tokens, hbm_terms
 from hisparse.layout import Drafting, kv_layout
+from hisparse.lengths import last_that
 from hisparse.limits import binding, lifecycle_seconds, pays_above, relief, timing_warnings, warnings_of
 from hisparse.model import ModelFacts
 from hisparse.plan import HostMemory, LengthRow, Limit, Mode, Plan, Resource, Shortfall, Target, Term
 from hisparse.prefill import prefill_seconds
 from hisparse.room import (
-    RAM_CHECK_PERCENT,
     SPARSE_KERNELS,
     Room,
     host_room,
+    indexer_offload_bytes,
     least_overhead_bytes,
     overhead_bytes,
+    pool_room,
     tier_layout,
 )
-from hisparse.rounding import decimal, quantity_at_least, round_up, whole_gib
+from hisparse.rounding import decimal, quantity_at_least, whole_gib
 from hisparse.shortfall import (
     Fits,
     hbm_shortfall,
@@ -37,7 +39,7 @@ from hisparse.shortfall import (
     too_old_gpu,
 )
 from hisparse.tier import HiSparseLayout
-from hisparse.units import GIB, MIB, format_bytes
+from hisparse.units import GIB, format_bytes
 
 _SHM_FLOOR = 8 * GIB
 """Message queues (0.7 GB apparent) and NCCL."""
@@ -187,7 +189,7 @@ def _auto(room: Room, fits: Fits | None) -> Plan | Shortfall:
     most = target.max_requests or target.data * MAX_REQUESTS
     if here >= most:
         which = "of context.maxConcurrentRequests" if target.max_requests else "that run at once"
-        return _in_mode(room, mode, f"plain KV holds the {most} requests {which} at {typical:,} tokens", fits)
+        return _in_mode(room, mode, f"plain KV holds the {most} requests {which}, of {typical:,} tokens each", fits)
     tiered = _with_hisparse(room, "", None)
     if isinstance(tiered, Shortfall):
         return _in_mode(room, mode, f"HiSparse does not fit here: {tiered.limit.message}", fits)
@@ -196,7 +198,7 @@ def _auto(room: Room, fits: Fits | None) -> Plan | Shortfall:
     if gain >= estimates.AUTO_GAIN:
         return replace(tiered, mode_reason=f"{text}, at least {estimates.AUTO_GAIN}")
     ends = _what_ends(tiered, most)
-    why = f"HiSparse would give {text}{ends}; host reads cost more than that below {estimates.AUTO_GAIN}"
+    why = f"HiSparse would give {text}{ends}; its host reads pay from {estimates.AUTO_GAIN} times on"
     return _in_mode(room, mode, why, fits)
 
 
@@ -223,13 +225,13 @@ def _with_hisparse(room: Room, reason: str, fits: Fits | None) -> Plan | Shortfa
     minimum = layout.minimum_pool_bytes(target.max_tokens)
     if target.host_pool_bytes is not None and target.host_pool_bytes < minimum:
         return pool_minimum_shortfall(room, minimum=minimum, copies=copies, fits=fits)
-    space = host_room(room)
+    space = pool_room(room)
     pool = _wanted_pool(room, layout, gpu_blocks, minimum, copies, space)
     needed = pool * copies
-    if space is not None and needed * 100 > space * RAM_CHECK_PERCENT:
+    if space is not None and needed > space:
         return pool_shortfall(room, pool=pool, minimum=minimum, copies=copies, space=space, fits=fits)
     host_blocks = pool // layout.host_block_bytes
-    left = space if target.memory_bytes is None else max(needed, target.memory_bytes - overhead_bytes(target))
+    left = host_room(room) if target.memory_bytes is None else max(needed, target.memory_bytes - overhead_bytes(target))
     offload, warnings = _indexer_offload(target, layout, host_blocks, needed, left)
     warnings += _private_pool_warning(target, layout, pool, copies)
     warnings += _pool_warnings(room, layout, gpu_blocks, pool)
@@ -294,12 +296,14 @@ def _wanted_pool(
     if space is None:
         return useful
     if target.memory_bytes is not None:
-        space = max(0, target.memory_bytes - overhead_bytes(target))
-    # keep the indexer offload beside the pool: both grow with the pool's tokens
-    pinned = Fraction(layout.host_block_bytes * copies, layout.block_tokens)
-    share = pinned / (pinned + layout.offload_token_bytes * target.data)
-    give = int(Fraction(space * RAM_CHECK_PERCENT, 100 * copies) * share)
-    return max(min(useful, give // GIB * GIB), minimum)
+        space = min(space, max(0, target.memory_bytes - overhead_bytes(target)))
+
+    def holds(gib: int) -> bool:
+        # the indexer offload is kept beside the pool
+        offload = indexer_offload_bytes(target, layout, gib * GIB // layout.host_block_bytes)
+        return gib * GIB * copies + offload <= space
+
+    return max(last_that(holds, 0, useful // GIB) * GIB, minimum)
 
 
 def _asked_pool(layout: HiSparseLayout, requests: int, tokens: int) -> int:
@@ -318,12 +322,9 @@ def _indexer_offload(
 ) -> tuple[int, list[str]]:
     """(bytes on the node, warnings)."""
     without = "repeated prefixes are prefilled again once other prompts have passed through HBM"
-    if target.indexer_offload is False:
+    total = indexer_offload_bytes(target, layout, host_blocks)
+    if not total:
         return 0, [f"the indexer offload is off: {without}"]
-    size = target.indexer_offload_bytes or round_up(
-        int(layout.offload_token_bytes * host_blocks * layout.block_tokens), 64 * MIB
-    )
-    total = size * target.data
     if space is not None and pinned + total > space:
         return 0, [f"{format_bytes(total)} for the indexer offload do not fit beside the host pool: {without}"]
     return total, []
@@ -533,5 +534,5 @@ def _finish(
         admission_at_max=admission,
         pays_above=pays_above(at_typical, seqs, ranks=target.data) if tiered is not None else None,
         limit=binding(room, tiered, gpu_blocks, host_blocks, host, seqs, requests),
-        warnings=(*warnings, *warnings_of(room, host.overhead), *timing_warnings(seconds)),
+        warnings=(*warnings, *warnings_of(room, host.overhead, requests), *timing_warnings(seconds)),
     )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from hisparse.hardware import NodeClass
 from hisparse.layout import KvLayout
 from hisparse.model import ModelFacts
 from hisparse.plan import Target, Term
+from hisparse.rounding import ceil, round_up
 from hisparse.tier import HiSparseLayout, hisparse_layout
-from hisparse.units import GIB
+from hisparse.units import GIB, MIB
 
 RAM_CHECK_PERCENT = 95
-"""The engine refuses a pool larger than this share of the RAM that it finds available."""
-
+"""The engine refuses a pool larger than this share of the RAM that the node has available, whatever the pod's limit is
+(vLLM 0.33, v1/hisparse/runtime.py, check_hisparse_host_memory)."""
 
 SPARSE_KERNELS = (9, 10, 12)
 """Compute capabilities with sparse-MLA backends (vLLM 0.32/0.33, v1/attention/backends/mla)."""
@@ -79,3 +81,27 @@ def host_room(room: Room) -> int | None:
     if own is not None:
         return max(0, own - least_overhead_bytes(room.target))
     return None if node is None else max(0, node - overhead_bytes(room.target))
+
+
+def pool_room(room: Room) -> int | None:
+    """Host memory that HiSparse's pools may take: what the pod has, and no more of the node than the engine pins."""
+    node, own = room.node.host_memory_bytes, room.target.memory_bytes
+    if node is None:
+        return host_room(room)
+    beside = overhead_bytes(room.target) if own is None else least_overhead_bytes(room.target)
+    pinned = max(0, node - beside) * RAM_CHECK_PERCENT // 100
+    return pinned if own is None else min(pinned, max(0, own - least_overhead_bytes(room.target)))
+
+
+def node_memory_for(pinned: int, target: Target) -> int:
+    """Memory of a node that gives a pod `pinned` bytes for its pools."""
+    return ceil(Fraction(pinned * 100, RAM_CHECK_PERCENT)) + overhead_bytes(target)
+
+
+def indexer_offload_bytes(target: Target, layout: HiSparseLayout, host_blocks: int) -> int:
+    """Host memory for the indexer keys of all tokens of the pools; 0 where it is switched off."""
+    if target.indexer_offload is False:
+        return 0
+    tokens = host_blocks * layout.block_tokens
+    size = target.indexer_offload_bytes or round_up(int(layout.offload_token_bytes * tokens), 64 * MIB)
+    return size * target.data

@@ -15,7 +15,15 @@ from hisparse.hbm import BATCHED_TOKENS
 from hisparse.lengths import at_length, last_that
 from hisparse.model import ModelFacts
 from hisparse.plan import Limit, Mode, Resource, Shortfall, Target, Term
-from hisparse.room import GPU_COUNTS, RAM_CHECK_PERCENT, SPARSE_KERNELS, Room, least_overhead_bytes, overhead_bytes
+from hisparse.room import (
+    GPU_COUNTS,
+    RAM_CHECK_PERCENT,
+    SPARSE_KERNELS,
+    Room,
+    least_overhead_bytes,
+    node_memory_for,
+    overhead_bytes,
+)
 from hisparse.rounding import quantity_at_least, whole_gib
 from hisparse.units import GIB, format_bytes, format_quantity
 
@@ -151,19 +159,22 @@ def pool_shortfall(room: Room, *, pool: int, minimum: int, copies: int, space: i
     own = target.memory_bytes
     offered = room.node.host_memory_bytes if own is None else own
     beside = least_overhead_bytes(target) if own is not None else overhead_bytes(target)
-    whole = quantity_at_least(needed * 100 // RAM_CHECK_PERCENT + overhead_bytes(target))
-    largest = space * RAM_CHECK_PERCENT // 100 // copies // GIB * GIB
+    nodes = quantity_at_least(node_memory_for(needed, target))
+    largest = space // copies // GIB * GIB
     smaller = replace(target, host_pool_bytes=largest, pool_requests=None, pool_tokens=None)
     asked = target.host_pool_bytes is not None or target.pool_requests is not None
     first = (_Change(f"set kvTier.hostPool.size to at most {largest // GIB}Gi", smaller),) if largest >= minimum else ()
     changes = _remedy(room, fits, first=first if asked else ()) if fits else []
     node = room.node.host_memory_bytes
     if own is None:
-        changes.append(f"use nodes with {whole} of memory")
-    elif node is None or needed * 100 // RAM_CHECK_PERCENT + overhead_bytes(target) <= node:
-        changes.append(f"raise resources.memory to {whole}")
+        changes.append(f"use nodes with {nodes} of memory")
+    elif node is None or node_memory_for(needed, target) <= node:
+        changes.append(f"raise resources.memory to {quantity_at_least(needed + overhead_bytes(target))}")
     else:
-        changes.append(f"leave resources.memory out on nodes with {whole} of memory")
+        changes.append(f"leave resources.memory out on nodes with {nodes} of memory")
+    by_node = own is None or (node is not None and own - beside > space)
+    if by_node:
+        offered = node
     return Shortfall(
         model=room.model,
         node=room.node,
@@ -174,12 +185,12 @@ def pool_shortfall(room: Room, *, pool: int, minimum: int, copies: int, space: i
             f"the host pool needs {format_bytes(needed)}"
             + (f" ({copies} copies of {format_bytes(pool)})" if copies > 1 else "")
             + f" of pinned memory; {format_bytes(offered or 0)} less {format_bytes(beside)} for the engine itself "
-            f"leave {format_bytes(space)}, of which the engine pins at most {RAM_CHECK_PERCENT} %",
+            f"leave {format_bytes(space)}" + (f", as the engine pins at most {RAM_CHECK_PERCENT} %" if by_node else ""),
             " or ".join(changes),
         ),
         kv_dtype=room.kv_dtype,
         needed=needed,
-        available=space * RAM_CHECK_PERCENT // 100,
+        available=space,
         hbm=room.hbm,
         host_terms=(Term("host pool", needed, f"{copies} x {format_bytes(pool)}"),),
         mode=Mode.HISPARSE,
@@ -197,7 +208,7 @@ def pool_minimum_shortfall(room: Room, *, minimum: int, copies: int, fits: Fits 
             changes.append(f"set kvTier.hostPool.size to {quantity_at_least(minimum)}")
         if (longest := _longest(room.model, room.node, target, fits)) is not None:
             changes.append(f"lower context.maxTokens to {longest}")
-    memory = quantity_at_least(whole_gib(minimum) * copies * 100 // RAM_CHECK_PERCENT + overhead_bytes(target))
+    memory = quantity_at_least(node_memory_for(whole_gib(minimum) * copies, target))
     own = "" if target.memory_bytes is None else " and leave resources.memory out"
     both = f"set kvTier.hostPool.size to {quantity_at_least(minimum)}{own} on nodes with {memory} of memory"
     return Shortfall(

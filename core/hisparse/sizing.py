@@ -288,12 +288,25 @@ def allowed_counts(model: ModelFacts, node: NodeClass, target: Target) -> tuple[
     return good, "" if good else faults[counts[-1]][0].message
 
 
+def _holding(model: ModelFacts, node: NodeClass, target: Target, requests: int) -> Plan | Shortfall:
+    """What Auto would choose, or what holds more of the longest requests where that holds too few of them.
+
+    Auto looks at usual lengths; whoever asks for many long requests at once has said what matters more.
+    """
+    chosen = plan_without_advice(model, node, target)
+    if not isinstance(chosen, Plan) or _held(chosen) >= requests:
+        return chosen
+    others = (plan_without_advice(model, node, one) for one in _single(model, target))
+    plans = [chosen, *(one for one in others if isinstance(one, Plan))]
+    return next((one for one in plans if _held(one) >= requests), max(plans, key=_held))
+
+
 def _fleet(model: ModelFacts, node: NodeClass, target: Target, requests: int) -> Fleet:
     counts, reason = allowed_counts(model, node, target)
     if not counts:
         return Fleet(node, None, reason)
     for count in counts:
-        answer = plan_without_advice(model, node, on_gpus(target, count))
+        answer = _holding(model, node, on_gpus(target, count), requests)
         if isinstance(answer, Plan):
             if _held(answer) >= requests:
                 return Fleet(node, answer, "")

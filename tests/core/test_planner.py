@@ -113,7 +113,7 @@ class TestAuto:
     def test_a_short_context_with_little_gain_stays_plain(self) -> None:
         got = fits(GLM, h200(), glm_target(max_tokens=16_384))
         assert got.mode is Mode.NONE
-        assert "host reads cost more" in got.mode_reason
+        assert "host reads pay from" in got.mode_reason
 
     def test_a_dense_model_has_no_tier(self) -> None:
         got = fits(LLAMA_8B, h200(1), Target(max_tokens=131_072, gpus=1))
@@ -149,7 +149,7 @@ class TestAuto:
     def test_plain_kv_that_holds_all_that_run_needs_no_tier(self) -> None:
         got = fits(GLM, h200(), glm_target(max_tokens=262_144, typical_tokens=1_024))
         assert got.at_typical.plain >= 256 == got.max_requests
-        assert got.mode_reason == "plain KV holds the 256 requests that run at once at 1,024 tokens"
+        assert got.mode_reason == "plain KV holds the 256 requests that run at once, of 1,024 tokens each"
 
 
 class TestOffload:
@@ -655,6 +655,16 @@ TARGETS = st.builds(
     gpus=st.sampled_from([1, 2, 4, 8]),
     mode=st.sampled_from(["Auto", "None", "HiSparse"]),
 )
+
+
+@given(node=NODES, target=TARGETS)
+def test_the_pod_memory_of_a_plan_is_enough_for_that_plan(node: NodeClass, target: Target) -> None:
+    found = plan(GLM, node, target)
+    if not isinstance(found, Plan) or found.mode is not Mode.HISPARSE:
+        return
+    again = plan(GLM, node, replace(found.target, memory_bytes=found.host.pod, mode="HiSparse"))
+    assert isinstance(again, Plan)
+    assert (again.host.pool, again.host.indexer_offload) == (found.host.pool, found.host.indexer_offload)
 
 
 @given(node=NODES, target=TARGETS)

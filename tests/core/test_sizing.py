@@ -328,3 +328,13 @@ class TestTheFewestGpus:
         (found,) = fewest_gpus(LLAMA_70B, [node("h200", gpus=1)], Target(131_072, gpus=1))
         assert found.plan is None
         assert found.reason.startswith("1 are too few")
+
+
+@pytest.mark.parametrize(("gpu_name", "tokens", "requests"), [("h200", 262_144, 9), ("b200", MILLION, 20)])
+def test_many_long_requests_get_the_tier_that_auto_would_not_take(gpu_name: str, tokens: int, requests: int) -> None:
+    target = Target(tokens, gpus=8, max_requests=requests)
+    (fleet,) = fewest_gpus(GLM, [node(gpu_name)], target, requests=requests)
+    assert fleet.plan is not None, fleet.reason
+    assert fleet.plan.mode is Mode.HISPARSE
+    found = longest_context(GLM, node(gpu_name), fleet.plan.target, requests=requests)
+    assert found.tokens >= tokens
