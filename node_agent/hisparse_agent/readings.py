@@ -314,12 +314,16 @@ class EnginePod:
 
 @dataclass(frozen=True)
 class Xid:
-    """One Xid (or SXid) of the kernel log. at is seconds since boot, as the log has it; pci may be empty."""
+    """One Xid (or SXid) of the kernel log. at is seconds since boot, as the log has it; pci may be empty.
+
+    fatal is the severity that the text itself has (Xids 144-150, SXids), None where it has none.
+    """
 
     number: int
     at: float
     pci: str
     text: str
+    fatal: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What reads the node, one module for each source. Nothing here judges."""
