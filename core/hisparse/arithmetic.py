@@ -82,7 +82,8 @@ def total_of(them: list[Figure]) -> Figure:
 
 
 def number_text(value: Fraction) -> str:
-    """A value as people read it: whole with separators, else two decimals, cut off."""
+    """A value as people read it: with separators; unless it is whole two decimals, cut off."""
     if value.denominator == 1:
         return f"{value.numerator:,}"
-    return f"-{decimal(-value)}" if value < 0 else decimal(value)
+    whole, hundredths = decimal(abs(value)).split(".")
+    return f"{'-' if value < 0 else ''}{int(whole):,}.{hundredths}"

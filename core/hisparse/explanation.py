@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
+from hisparse.accounting import accounting
 from hisparse.arithmetic import (
     Figure,
     ceil_of,
@@ -21,11 +22,12 @@ from hisparse.arithmetic import (
     least_of,
     most_of,
     multiple_of,
+    number_text,
     total_of,
 )
 from hisparse.grouping import Page, Reach
 from hisparse.hbm import default_batched_tokens
-from hisparse.hbm_figures import term_figure
+from hisparse.hbm_figures import term_factors, term_figure
 from hisparse.layers import Cache, ChunkedAttention, IndexerKeys, Latent, RecurrentState, SlidingWindow
 from hisparse.layout import Drafting, Group, KvLayout, kv_layout, layer_dtypes
 from hisparse.plan import Plan, Resource, Shortfall, Target, Term
@@ -49,9 +51,12 @@ REQUESTS: Final = "requests"
 _HOST_PAGE: Final = 4096
 _TAIL_PAGES: Final = 2
 _OFFLOAD_STEP: Final = 64 * MIB
+_SHM_FLOOR: Final = 8 * GIB
+_IN_SHM: Final = ("host pool", "indexer offload", "offload region")
 _INTERFACE: Final = "vLLM v1/kv_cache_interface.py"
 _PLANNING: Final = "vLLM v1/core/kv_cache_planning.py"
 _TIER: Final = "vLLM v1/hisparse/layout.py"
+_BATCHES: Final = "vLLM config/vllm.py, max_concurrent_batches"
 _WORKER: Final = "vLLM v1/worker/gpu_worker.py"
 
 
@@ -147,7 +152,9 @@ def _hbm(answer: Plan | Shortfall, terms: tuple[Term, ...]) -> Iterator[Step]:
         if given is not None and index == len(before) - 1:
             formula = _rest(answer, before[:-1]) - figure(given)
         counted = "counted tensor by tensor: " if term.name == "weights" and answer.model.checkpoint else ""
-        yield _step(term.name, term.bytes, BYTES, formula, f"{counted}{term.why}", estimate=term.estimate)
+        factors = term_factors(answer, term.name)
+        why = f"{counted}{term.why}{f'; {factors}' if factors else ''}"
+        yield _step(term.name, term.bytes, BYTES, formula, why, estimate=term.estimate)
     if given is not None:
         yield _step(last.name, last.bytes, BYTES, None, "kvBytes was given")
         return
@@ -221,11 +228,15 @@ def _plain(plan: Plan) -> Iterator[Step]:
     for tokens in _lengths(plan.target):
         held = layout.concurrency(blocks, tokens) * plan.target.data
         formula = _times(figure(blocks) / figure(layout.request_blocks(tokens)), plan.target.data)
-        yield _step(f"at once, {tokens:,} tokens", held, REQUESTS, formula, f"{_PLANNING}, maximum concurrency")
+        yield _step(f"at once, {_length(tokens)}", held, REQUESTS, formula, f"{_PLANNING}, maximum concurrency")
 
 
 def _lengths(target: Target) -> list[int]:
     return sorted({target.typical, target.max_tokens})
+
+
+def _length(tokens: int) -> str:
+    return "1 token" if tokens == 1 else f"{tokens:,} tokens"
 
 
 def _times(one: Figure, data: int) -> Figure:
@@ -238,7 +249,7 @@ def _blocks(answer: Plan | Shortfall, layout: KvLayout) -> Iterator[Step]:
     names = list(_group_names([count for _, count in alike]))
     for name, (group, _) in zip(names, alike, strict=True):
         padding = f", {group.padding} of padding" if group.padding else ""
-        head = f"{name}: {group.layers} caches{padding}, {_reach(group)}, block of {group.block_tokens:,} tokens"
+        head = f"{name}: {group.layers} caches{padding}, {_reach(group)}, block of {_length(group.block_tokens)}"
         yield _step(head, group.bytes, BYTES, _group_bytes(group), f"{_INTERFACE}, page_size_bytes")
     sizes = sorted({group.bytes for group in layout.groups})
     if len(sizes) > 1 or layout.stride > 1:
@@ -255,16 +266,34 @@ def _blocks(answer: Plan | Shortfall, layout: KvLayout) -> Iterator[Step]:
     for name, (group, count) in zip(names, alike, strict=True):
         value = group.blocks(tokens, layout.in_flight_tokens, layout.context_ranks)
         each.append(_copies(figure(value), figure(count)))
-        head = f"{name}: blocks of a request of {tokens:,} tokens"
+        head = f"{name}: blocks of a request of {_length(tokens)}"
         kept = ": states of one request, whatever its length" if group.reach is Reach.STATE else ""
         source = f"{_INTERFACE}, max_memory_usage_bytes{kept}"
-        yield _step(head, value, BLOCKS, _group_blocks(group, layout, tokens), source)
+        if group.reach in (Reach.WINDOW, Reach.CHUNK):
+            source += f"; {_why_in_flight(answer)}"
+        flight = _in_flight(layout.in_flight_tokens, _batched(answer))
+        yield _step(head, value, BLOCKS, _group_blocks(group, layout, tokens, flight), source)
     request = layout.request_blocks(tokens)
     if len(layout.groups) > 1:
         yield _step("blocks of that request", request, BLOCKS, total_of(each), f"{_INTERFACE}, sum of its groups")
     needed = (figure(request) + figure(layout.reserved_blocks)) * figure(layout.block_bytes)
     reserved = " and the null block" if layout.reserved_blocks else ""
     yield _step(f"needed for it{reserved}", layout.needed_bytes(tokens), BYTES, needed, f"{_PLANNING}, the check")
+
+
+def _in_flight(tokens: int, batched: int) -> Figure:
+    """Batches that may be scheduled and not settled, as their number times their size."""
+    batches = Fraction(tokens, batched)
+    return figure(batched) if batches == 1 else figure(batches) * figure(batched)
+
+
+def _why_in_flight(answer: Plan | Shortfall) -> str:
+    """Why there are so many of them."""
+    ranks = answer.target.pipeline
+    whose = "one batch" if ranks == 1 else f"one batch for each of {ranks} pipeline ranks"
+    if accounting(answer.target.engine_version).async_batches:
+        whose += ", and one more since async scheduling does not wait for the last"
+    return f"{whose}, of max_num_batched_tokens {_batched(answer):,}, may be in flight ({_BATCHES})"
 
 
 def _group_names(counts: list[int]) -> Iterator[str]:
@@ -297,10 +326,9 @@ def _page(page: Page) -> Figure:
     return most_of(own, figure(page.padded)) if page.padded > page.own_bytes else own
 
 
-def _group_blocks(group: Group, layout: KvLayout, tokens: int) -> Figure | None:
+def _group_blocks(group: Group, layout: KvLayout, tokens: int, flight: Figure) -> Figure | None:
     """None for states, whose number is given."""
     block, length = figure(group.block_tokens), figure(tokens)
-    flight = figure(layout.in_flight_tokens)
     if group.reach is Reach.STATE:
         return None
     if group.reach is Reach.WINDOW:
@@ -336,11 +364,16 @@ def _tier(plan: Plan, tier: HiSparseLayout) -> Iterator[Step]:
         "shared by the ranks: in whole 4 KiB pages" if tier.shared else "private to each rank: not padded",
     )
     yield _step("hot groups", tier.groups, "groups", None, f"{_TIER}: layers that share an indexer stay together")
-    yield _step("hot rows of a request", tier.hot_blocks, BLOCKS, _hot(plan, tier), f"{_TIER}: of one group")
+    hot = f"{_TIER}: of one group{_why_hot(plan)}"
+    yield _step("hot rows of a request", tier.hot_blocks, BLOCKS, _hot(plan, tier), hot)
     blocks = floor_of(figure(plan.kv_budget) / figure(tier.gpu_block_bytes))
     yield _step("blocks in HBM", plan.gpu_blocks, BLOCKS, blocks, _TIER)
     pool = floor_of(figure(plan.host.pool) / figure(tier.host_block_bytes))
     yield _step("blocks of the host pool", plan.host_blocks, BLOCKS, pool, _TIER)
+    if plan.host.indexer_offload:
+        slot = _indexer_slot(plan, tier)
+        why = f"{_TIER}: the indexer pages of all {target.tp} ranks, in whole 4 KiB pages"
+        yield _step("one block of the indexer offload", slot.value, BYTES, slot, why)
     for tokens in _lengths(target):
         yield from _tier_request(plan, tier, tokens)
 
@@ -373,14 +406,27 @@ def _hot(plan: Plan, tier: HiSparseLayout) -> Figure:
     return ceil_of(rows / figure(tier.block_tokens))
 
 
+def _why_hot(plan: Plan) -> str:
+    drafted = plan.target.draft_tokens
+    if plan.target.device_buffer_tokens is not None:
+        return ", as many as were asked for"
+    query = f"each of the {drafted + 1} tokens of a query ({drafted} drafted)" if drafted else "the token"
+    return f", index_topk rows for {query} and once more"
+
+
+def _indexer_slot(plan: Plan, tier: HiSparseLayout) -> Figure:
+    return multiple_of(_indexer_page(plan, tier) * figure(plan.target.tp), _HOST_PAGE)
+
+
 def _tier_request(plan: Plan, tier: HiSparseLayout, tokens: int) -> Iterator[Step]:
-    data, at = plan.target.data, f"{tokens:,} tokens"
+    data, at = plan.target.data, _length(tokens)
     block, length = figure(tier.block_tokens), figure(tokens)
     indexed = ceil_of(length / block)
-    resident = ceil_of(least_of(figure(tier.in_flight_tokens), length) / block)
+    resident = ceil_of(least_of(_in_flight(tier.in_flight_tokens, plan.max_batched_tokens), length) / block)
     groups, hot = figure(tier.groups), figure(tier.hot_blocks)
     admission, steady = tier.admission_blocks(tokens), tier.steady_blocks(tokens)
-    yield _step(f"to start a request of {at}", admission, BLOCKS, indexed + groups * (hot + resident), _TIER)
+    starts = f"{_TIER}: {_why_in_flight(plan)}"
+    yield _step(f"to start a request of {at}", admission, BLOCKS, indexed + groups * (hot + resident), starts)
     kept = indexed + groups * (hot + least_of(resident, figure(_TAIL_PAGES)))
     yield _step(f"to keep one of {at}", steady, BLOCKS, kept, f"{_TIER}: two pages behind its end stay in HBM")
     there = figure(plan.gpu_blocks)
@@ -398,15 +444,30 @@ def _tier_request(plan: Plan, tier: HiSparseLayout, tokens: int) -> Iterator[Ste
 
 def _host(plan: Plan) -> Iterator[Step]:
     for term in plan.host_terms:
-        yield _step(term.name, term.bytes, BYTES, _of_host_term(plan, term.name), term.why, estimate=term.estimate)
+        why = _why_host(plan, term)
+        yield _step(term.name, term.bytes, BYTES, _of_host_term(plan, term.name), why, estimate=term.estimate)
     if plan.target.memory_bytes is not None:
         yield _step("pod memory", plan.host.pod, BYTES, None, "resources.memory")
     else:
         terms = [figure(term.bytes) for term in plan.host_terms if term.bytes]
         formula = total_of(terms) if len(terms) > 1 else None
         yield _step("pod memory", plan.host.pod, BYTES, formula, "the pod's request and limit: all of these terms")
-    mapped = "what is mapped there, and 8 GiB for queues"
-    yield _step("of it /dev/shm at most", plan.host.shm, BYTES, None, mapped)
+    mapped = [term.bytes for term in plan.host_terms if term.name in _IN_SHM and term.bytes]
+    if plan.tiered is not None and not plan.tiered.shared:
+        # private pools are pinned memory of their own ranks
+        mapped = [plan.host.indexer_offload] if plan.host.indexer_offload else []
+    shm = total_of([*(figure(size) for size in mapped), figure(_SHM_FLOOR)]) if mapped else None
+    yield _step("of it /dev/shm at most", plan.host.shm, BYTES, shm, "what is mapped there, and 8 GiB for queues")
+
+
+def _why_host(plan: Plan, term: Term) -> str:
+    """The planner's reason; that of the indexer offload with its bytes of a token as they are reckoned."""
+    tier = plan.tiered
+    if term.name != "indexer offload" or tier is None:
+        return term.why
+    each = f"{number_text(tier.offload_token_bytes)} B of each host-pool token"
+    whole = f"{plan.host_blocks:,} blocks, in whole 64 MiB"
+    return f"{each}, so that repeated prefixes stay warm; {whole}" if term.bytes else term.why
 
 
 def _of_host_term(plan: Plan, name: str) -> Figure | None:

@@ -43,6 +43,26 @@ def term_figure(answer: Plan | Shortfall, name: str, tokens: int) -> Figure | No
     return None
 
 
+def term_factors(answer: Plan | Shortfall, name: str) -> str:
+    """Whose numbers stand in the formula of a term; "" where the term says it all."""
+    model = answer.model
+    match name:
+        case "prefill workspace":
+            return f"{WORKSPACE:,} B were measured at {BATCHED_TOKENS:,} tokens (docs/engine-facts.md)"
+        case "peak activation":
+            forward = f"{ACTIVATION_WIDTH} B a value, {HIDDEN_COPIES} copies of hidden_size {model.hidden_size:,}"
+            copies = accounting(answer.target.engine_version).sampling_copies
+            logits = f"{model.vocabulary or USUAL_VOCABULARY:,} logits of {FLOAT32} B"
+            return f"{forward} and the widest layer's own; of a request {copies} copies of {logits}"
+        case "position tables" if model.attention is Attention.DSA:
+            each = position_table_bytes(model, 1)
+            return f"{each:,} B of each token: of sparse MLA 1.8 to 2.2 KiB were measured (docs/engine-facts.md)"
+        case "position tables":
+            width = model.latent.rope_dim if model.latent else model.head_dim
+            return f"{ACTIVATION_WIDTH} B for each of {width:,} rotated dimensions of a position"
+    return ""
+
+
 def _free(answer: Plan | Shortfall) -> Figure:
     total, percent = figure(answer.node.gpu.memory_bytes), figure(answer.target.utilization_percent)
     return total - floor_of(total * percent / figure(100))

@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Final
 
 from hisparse.acceptance import accept, possible_dtypes, tier_obstacle
+from hisparse.arithmetic import number_text
 from hisparse.hardware import Gpu, NodeClass
 from hisparse.lengths import at_length, last_that
 from hisparse.model import ModelFacts
@@ -20,7 +21,7 @@ from hisparse.plan import Mode, Plan, Shortfall, Target
 from hisparse.planner import plan, plan_without_advice
 from hisparse.room import GPU_COUNTS
 from hisparse.rope import RopeAdvice, RopeState, rope_advice
-from hisparse.rounding import cdiv, decimal
+from hisparse.rounding import cdiv
 from hisparse.units import GIB
 
 MOST_TOKENS: Final = 16_777_216
@@ -128,9 +129,33 @@ def longest_context(model: ModelFacts, node: NodeClass, target: Target, *, reque
     wish = at_length(model, target, best.tokens)
     asked = plan(model, node, wish)
     sound = isinstance(asked, Plan) and _held(asked) >= requests and not accept(model, wish)
-    answer = asked if isinstance(asked, Plan) and sound else best.plan
+    answer = asked if isinstance(asked, Plan) and sound else _chosen(best.plan, asked, first, target, requests)
     rope = rope_advice(model.rope, memory) if memory > positions else None
     return LongestContext(model, node, target, requests, ways, answer, None, positions, memory, rope)
+
+
+def _chosen(best: Plan, asked: Plan | Shortfall, first: Plan, target: Target, requests: int) -> Plan:
+    """The longest way's plan with the reasons of what nobody asked for.
+
+    Where the target as asked ends in the same, its own reason holds, and where one token (`first`) ends in the same KV
+    dtype that one's; else it is the length that decided.
+    """
+    of = f" for {requests:,} requests at once" if requests > 1 else ""
+    why = f"holds the longest context{of}"
+    mode_reason, dtype_reason = best.mode_reason, best.kv_dtype_reason
+    if target.mode == "Auto":
+        same = isinstance(asked, Plan) and asked.mode is best.mode
+        mode_reason = (
+            asked.mode_reason if isinstance(asked, Plan) and same else tier_obstacle(best.model, target) or why
+        )
+    if target.kv_dtype == "Auto":
+        reasons = (one.kv_dtype_reason for one in (asked, first) if isinstance(one, Plan) and _same_dtype(one, best))
+        dtype_reason = next(reasons, why)
+    return replace(best, mode_reason=mode_reason, kv_dtype_reason=dtype_reason)
+
+
+def _same_dtype(one: Plan, other: Plan) -> bool:
+    return one.kv_dtype == other.kv_dtype
 
 
 def longest_tokens(model: ModelFacts, node: NodeClass, target: Target, *, requests: int = 1) -> int:
@@ -231,8 +256,9 @@ def _why_not(model: ModelFacts, node: NodeClass, target: Target, requests: int) 
 
 
 def _too_few(answer: Plan, requests: int) -> str:
-    held = decimal(answer.at_max.tier)
-    return f"{held} requests of {answer.target.max_tokens:,} tokens run at once and {requests} are wanted"
+    tokens = answer.target.max_tokens
+    length = "1 token" if tokens == 1 else f"{tokens:,} tokens"
+    return f"{number_text(answer.at_max.tier)} requests of {length} run at once and {requests:,} are wanted"
 
 
 # --- the fewest GPUs -------------------------------------------------------------------------------------------------

@@ -56,4 +56,5 @@ def test_brackets_stand_only_where_they_are_needed() -> None:
 def test_numbers_as_people_read_them() -> None:
     assert number_text(Fraction(1_234_567)) == "1,234,567"
     assert number_text(Fraction(29, 3)) == "9.66"
+    assert number_text(Fraction(-12_345_678, 10)) == "-1,234,567.80"
     assert number_text(Fraction(-1, 3)) == "-0.33"

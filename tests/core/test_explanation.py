@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fractions import Fraction
 
@@ -31,7 +32,6 @@ GIVEN = {
     "CUDA context and NCCL",
     "CUDA graphs",
     "hot groups",
-    "of it /dev/shm at most",
     "offload region",
 }
 """Steps that no rule reckons from others; beside the weights of a known checkpoint, every other one has a formula."""
@@ -87,7 +87,8 @@ def test_every_step_has_a_formula_and_a_source(model_: ModelFacts, target: Targe
     without = {step.name for step in steps(sections) if step.figure is None and "blocks of a request" not in step.name}
     alone = isinstance(answer, Plan) and sum(term.bytes > 0 for term in answer.host_terms) == 1
     counted = {"weights"} if model_.checkpoint is not None else set()
-    assert without - GIVEN == counted | ({"pod memory"} if alone else set())
+    shm = {"of it /dev/shm at most"} if isinstance(answer, Plan) and answer.host.shm == 8 * GIB else set()
+    assert without - GIVEN == counted | shm | ({"pod memory"} if alone else set())
     assert all(step.source for step in steps(sections))
     assert {step.unit for step in steps(sections)} <= {BYTES, BLOCKS, REQUESTS, "groups"}
 
@@ -117,6 +118,69 @@ def test_no_model_has_a_formula_that_is_wrong(
     for step in steps(explain(answer)):
         if step.figure is not None:
             assert evaluated(step.figure.text) == step.value, step
+
+
+# --- factors ---------------------------------------------------------------------------------------------------------
+
+WINDOWED = [pytest.param(GPT_OSS, Target(131_072, gpus=1, max_batched_tokens=2_048), id="a window")]
+RESIDENT = [
+    pytest.param(GLM, glm_target(), id="the tier"),
+    pytest.param(GLM, glm_target(draft_tokens=3), id="drafting"),
+]
+
+
+@pytest.mark.parametrize(("model_", "target"), [*WINDOWED, *RESIDENT])
+def test_batches_in_flight_are_a_product_with_its_reason(model_: ModelFacts, target: Target) -> None:
+    answer = answered(model_, target)
+    assert isinstance(answer, Plan)
+    flight = f"2 x {answer.max_batched_tokens:,}"
+    them = [one for one in steps(explain(answer)) if one.figure is not None and "min(" in one.figure.text]
+    told = [one for one in them if flight in str(one.figure)]
+    assert told
+    assert not [one for one in them if f"{2 * answer.max_batched_tokens:,}, " in str(one.figure)]
+    assert any("async scheduling" in one.source and "max_concurrent_batches" in one.source for one in told)
+
+
+def test_batches_in_flight_of_a_pipeline() -> None:
+    target = Target(131_072, gpus=4, tensor=2, pipeline=2, max_batched_tokens=8_192)
+    sections = explain(answered(GPT_OSS, target))
+    told = [one for one in steps(sections) if one.figure is not None and "3 x 8,192" in one.figure.text]
+    assert told
+    assert all("each of 2 pipeline ranks, and one more since async scheduling" in one.source for one in told)
+
+
+def test_a_slot_of_the_indexer_offload_is_reckoned() -> None:
+    answer = answered(GLM, glm_target(indexer_offload_bytes=None), memory=2048 * GIB)
+    assert isinstance(answer, Plan)
+    assert answer.host.indexer_offload
+    sections = explain(answer)
+    slot, offload = named(sections, "one block of the indexer offload"), named(sections, "indexer offload")
+    assert slot.figure is not None
+    assert slot.figure.text == "ceil(64 x 132 x 21 x 8 / 4,096) x 4,096"
+    assert offload.figure is not None
+    assert f" x {number_text(slot.value)} / " in offload.figure.text
+    assert "22,208 B of each host-pool token" in offload.source
+    assert ".00" not in offload.source
+
+
+@pytest.mark.parametrize(("model_", "target", "kind"), CASES)
+def test_what_a_measured_constant_stands_for_is_said(model_: ModelFacts, target: Target, kind: str) -> None:
+    sections = explain(answered(model_, target, kind))
+    for name, figures in (
+        ("prefill workspace", r"4,509,715,660 B were measured at 8,192 tokens"),
+        ("position tables", r"\d B (of each token|for each of [\d,]+ rotated dimensions)"),
+        ("peak activation", r"2 B a value, 6 copies of hidden_size"),
+    ):
+        for step in steps(sections):
+            assert step.name != name or re.search(figures, step.source), step
+
+
+def test_shared_memory_is_the_sum_of_what_is_mapped() -> None:
+    for target in (glm_target(), glm_target(sharing="Private"), Target(131_072, gpus=4, mode="Offload")):
+        answer = answered(LLAMA_70B if target.mode == "Offload" else GLM, target)
+        step = named(explain(answer), "of it /dev/shm at most")
+        assert step.figure is not None
+        assert step.figure.text.endswith(" + 8,589,934,592")
 
 
 class TestTheFiguresAreThoseOfThePlan:

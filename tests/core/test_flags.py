@@ -21,6 +21,7 @@ from hisparse.flags.arguments import (
     Flag,
     Takes,
     Type,
+    connectors_of,
     flag_history,
     flags_of,
     keys_of,
@@ -547,6 +548,241 @@ def test_what_the_engine_gets(text: str, reaches: bool) -> None:
     assert [one.reaches for one in paste_of(text).variables if one.name == "VLLM_PORT"] == [reaches]
 
 
+# --- arrays of bash ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'flags=(--swap-space 4)\nvllm serve m "${flags[@]}"',
+        'flags=(\n  -tp 8  # ranks\n  # all of it\n  --swap-space 4\n)\nvllm serve m "${flags[@]}"',
+        "flags=( -tp 8 )\nflags+=( --swap-space 4 )\nvllm serve m ${flags[@]}",
+        'a=(--swap-space 4); b=(-tp 8 "${a[@]}"); vllm serve m "${b[@]}"',
+        'declare -a flags=(--swap-space 4); exec vllm serve m "${flags[@]}"',
+        'command=(vllm serve m --swap-space 4); "${command[@]}"',
+        'local -r flags=("--swap-space 4")\nvllm serve m ${flags[*]}',
+        "flags=(--swap-space 4)",
+        'docker=(run vllm/vllm-openai:v0.33.0)\ndocker "${docker[@]}" --swap-space 4',
+    ],
+)
+def test_arrays_are_judged_where_they_are_used(text: str) -> None:
+    report = judge(text)
+    assert [item.name for item in report.items if item.severity is not FINE] == ["--swap-space"]
+    assert {item.name for item in report.items} <= {"--swap-space", "-tp"}
+
+
+def test_quotes_keep_the_elements_of_an_array_whole() -> None:
+    names = "n=('a b' c)\nvllm serve m --served-model-name "
+    assert named(judge(f'{names}"${{n[@]}}"'), "--served-model-name").value == "a b c"
+    assert len(paste_of(f'{names}"${{n[@]}}"').launches[0].arguments) == 4
+    assert len(paste_of(f"{names}${{n[@]}}").launches[0].arguments) == 5
+
+
+@pytest.mark.parametrize("use", ['"$@"', "$EXTRA", '"${other[@]}"', '"${flags[*]}"'])
+def test_what_only_the_shell_knows_is_not_judged(use: str) -> None:
+    report = judge(f"flags=(--swap-space 4)\nvllm serve m -tp 8 {use}")
+    assert {(item.kind, item.severity) for item in report.items} == {(Kind.REAL, FINE), (Kind.NOT_JUDGED, FINE)}
+    assert judge("vllm serve $MODEL -tp 8").items == judge("vllm serve m -tp 8").items
+
+
+def test_arrays_without_end() -> None:
+    doubled = "\n".join(f'a{n + 1}=("${{a{n}[@]}}" "${{a{n}[@]}}")' for n in range(64))
+    with pytest.raises(SpecError, match="arrays of more than"):
+        judge(f"a0=(x y)\n{doubled}\nvllm serve m")
+    with pytest.raises(SpecError, match="bracket"):
+        judge("flags=(--swap-space 4\nvllm serve m")
+
+
+# --- connectors ----------------------------------------------------------------------------------------------------
+
+
+def transfer(**keys: Any) -> str:
+    return f"vllm serve m --kv-transfer-config '{json.dumps({'kv_role': 'kv_both', **keys})}'"
+
+
+@pytest.mark.parametrize("release", WITH_HISPARSE)
+def test_every_connector_of_a_release_is_known_and_another_is_not(release: str) -> None:
+    assert {"HiSparseConnector", "OffloadingConnector", "MultiConnector"} < set(connectors_of(release))
+    for name in connectors_of(release):
+        extra = {"host_pool_gib": 8} if name == "HiSparseConnector" else {}
+        own = transfer(kv_connector=name, kv_connector_extra_config=extra)
+        assert only(own, release).severity is FINE, name
+        assert only(transfer(kv_connector=f"{name}2"), release).instead == name
+    assert only(transfer(kv_connector="Acme"), "0.6").severity is FINE  # that release keeps no list
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind", "words"),
+    [
+        ({"kv_connector": "HisparseConector"}, Kind.BAD_VALUE, "HiSparseConnector"),
+        ({"kv_connector": "Acme"}, Kind.BAD_VALUE, "one of DecodeBenchConnector"),
+        ({"kv_connector": "P2pNcclConnector"}, Kind.REMOVED, "from 0.9 to 0.23"),
+        ({"kv_connector": 7}, Kind.BAD_VALUE, '"7" is no connector'),
+        (
+            {"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": [{"kv_connector": "Acme"}]}},
+            Kind.BAD_VALUE,
+            '"Acme" is no connector',
+        ),
+    ],
+)
+def test_connectors_that_are_not_there(keys: dict[str, Any], kind: Kind, words: str) -> None:
+    item = only(transfer(**keys))
+    assert (item.kind, item.severity, item.source[-10:]) == (kind, REFUSED, "factory.py")
+    assert words in f"{item.says} {item.instead}"
+    assert only(transfer(**keys), "0.20").kind is (Kind.REAL if kind is Kind.REMOVED else kind)
+
+
+def test_a_connector_of_a_later_release() -> None:
+    assert only(transfer(kv_connector="NixlPushConnector"), "0.23").kind is Kind.NOT_YET
+
+
+def test_a_module_of_its_own_makes_any_connector_legal() -> None:
+    assert only(transfer(kv_connector="Acme", kv_connector_module_path="acme.kv")).severity is FINE
+    inner = [{"kv_connector": "Acme", "kv_connector_module_path": "acme.kv"}]
+    extra = {"connectors": inner}
+    assert only(transfer(kv_connector="MultiConnector", kv_connector_extra_config=extra)).severity is FINE
+
+
+# --- keys written one by one ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "blamed", "says", "instead"),
+    [
+        (
+            {"kv_connector": "HiSparseConnector", "kv_role": "kv_both"},
+            "kv_connector",
+            "has no host_pool_gib; N is a number of GiB",
+            "--kv-transfer-config.kv_connector_extra_config.host_pool_gib N",
+        ),
+        (
+            {"kv_connector": "HiSparseConnector", "engine_id": "x"},
+            "kv_connector",
+            "kv_role is missing",
+            "--kv-transfer-config.kv_role kv_both",
+        ),
+        (
+            {"kv_connector": "HiSparseConnector", "kv_connector_extra_config.host_pool_gib": "0", "kv_role": "kv_both"},
+            "kv_connector_extra_config.host_pool_gib",
+            "host_pool_gib is 0",
+            "host_pool_gib N",
+        ),
+        ({"kv_connector": "Acme", "kv_role": "kv_both"}, "kv_connector", "no connector of vLLM", "one of"),
+        ({"kv_conector": "Acme", "kv_role": "kv_both"}, "kv_conector", "is no key of it", ""),
+        (
+            {
+                "kv_connector_extra_config": '{"connectors":[{"kv_connector":"Acme"}]}',
+                "kv_connector": "MultiConnector",
+                "kv_role": "kv_both",
+            },
+            "kv_connector_extra_config",
+            "no connector of vLLM",
+            "one of",
+        ),
+    ],
+)
+def test_the_key_that_is_to_blame(keys: dict[str, str], blamed: str, says: str, instead: str) -> None:
+    for order in (list(keys), list(reversed(keys))):
+        written = " ".join(f"--kv-transfer-config.{key} '{keys[key]}'" for key in order)
+        report = judge(f"vllm serve m {written}")
+        bad = [item for item in report.items if item.severity is not FINE]
+        assert [item.name for item in bad] == [f"--kv-transfer-config.{blamed}"]
+        assert says in bad[0].says
+        assert instead in bad[0].instead
+
+
+def test_a_key_of_the_attention_config_is_blamed_and_not_the_last() -> None:
+    text = "-ac.hisparse_config.top_k 2048 -ac.hisparse_config.device_buffer_size 4096"
+    bad = [item.name for item in judge(f"vllm serve m {text}").items if item.severity is REFUSED]
+    assert bad == ["-ac.hisparse_config.top_k"]
+
+
+def test_no_size_of_a_pool_is_made_up() -> None:
+    for instead in everything_to_write_instead():
+        assert not re.search(r"host_pool_gib\W+\d", instead)
+    item = named(judge(f"vllm serve m {answers.HISPARSE_FLAG}"), "--kv-transfer-config")
+    assert (item.severity, item.instead) == (REFUSED, "a number in place of N")
+    assert "hisparse plan" in item.says
+
+
+# --- what word processors make of quotes and hyphens ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("quotes", ["\u201c\u201d", "\u2018\u2019", "\u201e\u201c", "\u00ab\u00bb"])
+def test_curly_quotes_around_any_value(quotes: str) -> None:
+    for name, flag in flags_of("0.33").items():
+        if flag.takes not in (Takes.ONE, Takes.MANY) or "api-key" in name or "token" in name:
+            continue
+        value = written(flag).partition("'")[2][:-1]
+        item = named(judge(f"vllm serve m {name} {quotes[0]}{value.replace(' ', '')}{quotes[1]}"), name)
+        assert item.severity is not FINE, name
+        assert "word processor" in item.says, name
+    for text in (f"vllm serve {quotes[0]}a/b{quotes[1]} -tp 8", f"vllm serve --model {quotes[0]}a/b{quotes[1]}"):
+        bad = [item for item in judge(text).items if item.severity is REFUSED]
+        assert [item.instead.removeprefix("--model ") for item in bad] == ["a/b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "severity", "instead"),
+    [
+        ("vllm serve zai-org/GLM\u20115.3", "zai-org/GLM\u20115.3", REFUSED, "zai-org/GLM-5.3"),
+        ("vllm serve m --served-model-name GLM\u20135", "--served-model-name", WARNING, "--served-model-name GLM-5"),
+        ("vllm serve m --kv-cache-dtype \u201cfp8\u201d", "--kv-cache-dtype", REFUSED, "--kv-cache-dtype fp8"),
+        ("vllm serve m --max-model-len=\u201c8192\u201d", "--max-model-len", REFUSED, "--max-model-len 8192"),
+        (
+            "vllm serve m --served-model-name \u201cmy model\u201d",
+            "--served-model-name",
+            WARNING,
+            "--served-model-name 'my model'",
+        ),
+        (
+            "vllm serve m --kv-transfer-config \u2018{\u201ckv_role\u201d:\u201ckv_both\u201d}\u2019",
+            "--kv-transfer-config",
+            REFUSED,
+            '--kv-transfer-config \'{"kv_role":"kv_both"}\'',
+        ),
+        (
+            "VLLM_LOGGING_LEVEL=\u201cDEBUG\u201d vllm serve m",
+            "VLLM_LOGGING_LEVEL",
+            WARNING,
+            "VLLM_LOGGING_LEVEL=DEBUG",
+        ),
+        ("vllm serve m --api-key \u201cs3cret\u201d", "--api-key", WARNING, "--api-key ***"),
+    ],
+)
+def test_typography(text: str, name: str, severity: Severity, instead: str) -> None:
+    item = named(judge(text), name)
+    assert (item.kind, item.severity, item.instead) == (Kind.BAD_VALUE, severity, instead)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'vllm serve m --chat-template "It\u2019s a template \u2013 mine"',
+        'vllm serve m --default-chat-template-kwargs \'{"a":"\u201cx\u201d \u2013 y"}\'',
+        "vllm serve m --served-model-name l\u2019ami",
+    ],
+)
+def test_such_letters_inside_a_text_are_fine(text: str) -> None:
+    assert judge(text).severity is FINE
+
+
+# --- variables that are gone ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*answers.REMOVED_VARIABLES, "VLLM_HISPARSE_POOL", "VLLM_NOT_A_NAME"])
+def test_whether_it_is_exported_changes_nothing_for_a_variable_that_is_gone(name: str) -> None:
+    ways = [
+        only(f"{name}=0"),
+        only(f"export {name}=0"),
+        only(f"{name}=0 vllm serve m"),
+        only(f"{name}=0\nvllm serve m"),
+    ]
+    assert len({(item.kind, item.severity, item.says, item.instead) for item in ways}) == 1
+    assert "export" not in ways[0].instead
+    assert ways[0].kind in (Kind.REMOVED, Kind.RENAMED, Kind.NEVER_EXISTED, Kind.UNKNOWN)
+
+
 def test_hisparse_before_its_first_release() -> None:
     assert named(judge(f"vllm serve m {CONNECTOR}", "0.29"), "--kv-transfer-config").kind is Kind.NOT_YET
     assert only("vllm serve m --cohere-format cmd3", "0.20").kind is Kind.NOT_YET
@@ -985,6 +1221,11 @@ class FrontendArgs(BaseFrontendArgs):
 """,
     "entrypoints/run.py": 'main()\nif __name__ == "__main__":\n    main()\n',
     "envs.py": 'environment_variables: dict = {"VLLM_A": lambda: 1, "CUDA_HOME": lambda: 2}\n',
+    "distributed/kv_transfer/kv_connector/factory.py": """
+class Factory:
+    def register_connector(cls, name, module, thing): ...
+Factory.register_connector("Mine", "a.b", "Mine")
+""",
 }
 
 
@@ -1024,6 +1265,7 @@ def test_the_script_reads_what_get_kwargs_would_make() -> None:
     assert facts.flags["--other-name"].long == "--share"
     assert facts.variables == {"VLLM_A", "CUDA_HOME"}
     assert facts.programs == {"vllm.entrypoints.run"}
+    assert facts.connectors == {"Mine"}
 
 
 def test_history_in_stretches() -> None:
@@ -1040,6 +1282,7 @@ def test_the_written_module_can_be_read_back() -> None:
     exec(vllm_flags.written({"0.32": older, "0.33": newer}), space)  # noqa: S102  what it wrote itself
     assert space["RELEASES"] == ("0.32", "0.33")
     assert ("VLLM_A", "0.33", "") in space["VARIABLES"]
+    assert space["CONNECTORS"] == (("Mine", "0.32", ""),)
     assert ("--share", "gt=0 le=1", "0.32", "") in space["LIMITS"]
     assert ("--quiet", "--quiet", "alone", "", "", "", "0.32", "") in space["FLAGS"]
 

@@ -29,6 +29,7 @@ ENUMERATED: Final = frozenset({"cache_dtype"})
 """Fields whose literals vLLM checks itself although their type is any text (a plugin may add to them)."""
 FRONTEND: Final = ("BaseFrontendArgs", "FrontendArgs")
 KEYED: Final = ("AttentionConfig", "HiSparseConfig", "KVTransferConfig")
+CONNECTOR_FACTORY: Final = "distributed/kv_transfer/kv_connector/factory.py"
 _BOOLEAN_ACTIONS: Final = {
     "BooleanOptionalAction": "switch",
     "StoreBoolean": "optional",
@@ -414,6 +415,7 @@ class Facts:
     variables: frozenset[str]
     programs: frozenset[str]
     keys: Mapping[str, frozenset[str]]
+    connectors: frozenset[str]
     pairs: bool
 
 
@@ -433,12 +435,13 @@ def facts_of(sources: Mapping[str, str], release: Release) -> Facts:
         frozenset(_variables(modules.get("envs.py"))),
         frozenset(f"vllm.{path.removesuffix('.py').replace('/', '.')}" for path in programs),
         {name: frozenset(package.fields_of(name)) for name in KEYED if name in package.classes},
+        frozenset(_connectors(modules.get(CONNECTOR_FACTORY))),
         pairs="EnableDisableAction" in sources.get("utils/argparse_utils.py", ""),
     )
 
 
 def _is_wanted(path: str) -> bool:
-    if path in ("engine/arg_utils.py", "envs.py") or (
+    if path in ("engine/arg_utils.py", "envs.py", CONNECTOR_FACTORY) or (
         path.startswith("entrypoints/") and path.endswith("/cli_args.py")
     ):
         return True
@@ -502,6 +505,13 @@ def _variables(module: ast.Module | None) -> Iterator[str]:
             yield from (str(key.value) for key in value.keys if isinstance(key, ast.Constant))
 
 
+def _connectors(module: ast.Module | None) -> Iterator[str]:
+    """The first words of register_connector(name, module, class)."""
+    for node in ast.walk(module) if module is not None else ():
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".register_connector"):
+            yield from (str(one.value) for one in node.args[:1] if isinstance(one, ast.Constant))
+
+
 # --- files --------------------------------------------------------------------------------------------------------
 
 
@@ -511,7 +521,7 @@ def sources_at(place: Path) -> dict[str, str]:
         root = place / "vllm"
         files = [*root.glob("*.py"), *(root / "config").rglob("*.py"), *(root / "engine").glob("*.py")]
         files += [*(root / "entrypoints").rglob("*.py"), *(root / "utils").glob("*.py")]
-        files += [*(root / "model_executor/layers/quantization").glob("__init__.py")]
+        files += [*(root / "model_executor/layers/quantization").glob("__init__.py"), *root.glob(CONNECTOR_FACTORY)]
         return {one.relative_to(root).as_posix(): one.read_text("utf-8") for one in files}
     with zipfile.ZipFile(place) as wheel:
         names = [name for name in wheel.namelist() if name.startswith("vllm/") and name.endswith(".py")]
@@ -574,6 +584,9 @@ def written(facts: Mapping[str, Facts]) -> str:
         "keys of JSON arguments",
         facts,
         lambda one: frozenset(f"{name}.{key}" for name, keys in one.keys.items() for key in keys),
+    )
+    lines += _table(
+        "CONNECTORS", "KV connectors that need no kv_connector_module_path", facts, lambda one: one.connectors
     )
     return "\n".join(lines)
 

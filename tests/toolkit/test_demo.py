@@ -60,7 +60,9 @@ def test_the_demo_shows_what_it_should_and_leaves_nothing(tmp_path: Path) -> Non
 def stopped(words: list[str], number: signal.Signals) -> tuple[int, int, str]:
     """Start a demo, stop it once its operator has been started; (process id, exit code, what it said)."""
     # a shell that runs the suite in the background has its children ignore SIGINT
-    with subprocess.Popen(["env", "--default-signal", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
+    with subprocess.Popen(
+        ["env", "--default-signal", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
             if "hisparse_operator" in line:

@@ -111,7 +111,7 @@ def stdin_of(monkeypatch: pytest.MonkeyPatch, manifest: Any) -> None:
         pytest.param(
             ("curve", *LLAMA, "--context", "1", "--gpus", "1"),
             0,
-            "57116.00 REQUESTS  meta-llama/Llama-3.1-8B of 1 token on 1 x H200",
+            "57,116 REQUESTS  meta-llama/Llama-3.1-8B of 1 token on 1 x H200",
             id="a curve of one point",
         ),
         pytest.param(("curve", *GLM, "--gpus", "4"), 3, "DOES NOT FIT  zai-org", id="no curve"),
@@ -238,6 +238,27 @@ def test_requests_at_once_shorten_the_context(capsys: pytest.CaptureFixture[str]
     assert float(many["plan"]["concurrencyAtMaxTokens"]) >= 50
 
 
+@pytest.mark.parametrize("model", ["GLM-5.3", "GLM-5.3-Flash", "Llama-3.1-70B", "gpt-oss-20b", "Qwen3-32B", "Kimi-K2"])
+@pytest.mark.parametrize("concurrency", ["1", "8", "30", "200"])
+def test_nobody_is_said_to_have_asked_for_what_was_chosen(
+    capsys: pytest.CaptureFixture[str], model: str, concurrency: str
+) -> None:
+    words = ("fit-context", "--model", model, "--gpus", "8", "--concurrency", concurrency)
+    _, out, _ = run(capsys, *words)
+    assert "says so" not in out
+    if not out.startswith("UP TO"):
+        return
+    asked = flowing(run(capsys, *words, "--kv-dtype", document(capsys, *words)["plan"]["kvCacheDtype"])[1])
+    assert "--kv-dtype says so" in asked
+
+
+def test_a_choice_for_many_requests_says_for_how_many(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("fit-context", "--model", "Llama-3.1-70B", "--gpus", "4", "--gpu", "h100", "--concurrency", "8")
+    text = flowing(run(capsys, *words)[1])
+    assert "KV cache Fp8: holds the longest context for 8 requests at once" in text
+    assert "tier None: GQA model: HiSparse needs a DSA indexer" in text
+
+
 def test_every_way_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, "fit-context", "--model", "GLM-5.3-FP8", "--gpus", "8")
     assert [(way["mode"], way["kvCacheDtype"]) for way in found["ways"]] == [("HiSparse", "Fp8"), ("None", "Fp8")]
@@ -290,6 +311,26 @@ def test_a_length_beyond_the_positions_says_both_memory_and_scaling(capsys: pyte
     assert (found["assumedScaling"]["factor"], found["assumedScaling"]["originalTokens"]) == ("16", 131_072)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("fit-gpus", "--model", "Qwen3-32B", "--context", "128K"),
+        ("curve", "--model", "Qwen3-32B", "--context", "128K", "--gpus", "2"),
+        ("explain", "--model", "Qwen3-32B", "--context", "128K", "--gpus", "2"),
+        ("compare", "--model", "Qwen3-32B", "--context", "128K", "--gpus", "2"),
+        ("fit-gpus", "--model", "Llama-3.3-70B-Instruct", "--context", "2M", "--gpu", "h200"),
+        ("fit-context", "--model", "Qwen3-32B", "--gpus", "2", "--rope-factor", "2", "--rope-original", "32768"),
+        ("fit-context", "--model", "Qwen3-32B", "--gpus", "2"),
+    ],
+)
+def test_what_scaling_costs_is_said_once(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    text = flowing(run(capsys, *words)[1])
+    for factor in set(re.findall(r"YaRN in vLLM is static: (factor \S+) turns", text)):
+        assert text.count(f"YaRN in vLLM is static: {factor} turns") == 1
+    if "fit-context" not in words:
+        assert "YaRN in vLLM is static" in text
+
+
 def test_a_scaling_that_was_asked_for_is_not_assumed(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--model", "Llama-3.3-70B-Instruct", "--context", "2M", "--gpu", "h200")
     found = document(capsys, "fit-gpus", *words, "--rope-factor", "16", "--rope-original", "128K")
@@ -339,6 +380,28 @@ def test_models_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["rows"][0]["kvBytes"] < found["rows"][1]["kvBytes"]
     _, out, _ = run(capsys, *words)
     assert "GLM-5.3-Flash" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ("--models", "GLM-5.3,zai-org/GLM-5.3"),
+            "models GLM-5.3 and zai-org/GLM-5.3 are all zai-org/GLM-5.3, which is asked about anyway",
+        ),
+        (("--model", "GLM-5.3", "--models", "GLM-5.3"), "models GLM-5.3 is zai-org/GLM-5.3, which"),
+        (("--model", "GLM-5.3", "--gpu", "h200", "--gpu-kinds", "h200"), "GPU kinds h200 is h200, which"),
+        (("--model", "GLM-5.3", "--models", "GLM-5.3-FP8"), None),
+        (("--model", "GLM-5.3", "--gpu-kinds", "h200,b200"), None),
+        (("--model", "GLM-5.3"), None),
+    ],
+)
+def test_names_that_mean_what_is_asked_about_are_told(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str | None
+) -> None:
+    text = flowing(run(capsys, "compare", *words, "--context", "1M", "--gpus", "8")[1])
+    assert ("asked about anyway" in text) is (told is not None)
+    assert told is None or told in text
 
 
 def test_what_is_lost_has_a_mark_and_a_source(capsys: pytest.CaptureFixture[str]) -> None:
@@ -445,6 +508,32 @@ def test_two_plots_with_a_tier_and_one_without(capsys: pytest.CaptureFixture[str
     assert "capacity ratio" not in plain
     points = document(capsys, "curve", *GLM)["points"]
     assert (points[0]["tokens"], points[-1]["tokens"]) == (8_192, 1_048_576)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("curve", *LLAMA, "--context", "1", "--gpus", "1"),
+        ("curve", *LLAMA, "--context", "128K", "--gpus", "8"),
+        ("compare", *LLAMA, "--context", "1", "--gpus", "8"),
+        ("explain", *LLAMA, "--context", "1", "--gpus", "1"),
+        ("fit-gpus", *LLAMA, "--context", "1", "--gpu", "h200"),
+        ("fit-context", *LLAMA, "--gpus", "8", "--typical", "1", "--concurrency", "2000"),
+        ("plan", *LLAMA, "--context", "1", "--gpus", "1"),
+        ("time", *LLAMA, "--context", "1", "--gpus", "1", "--batch", "4000"),
+        ("time", *LLAMA, "--context", "1K", "--gpus", "1", "--batch", "4000", "--claim-tokens-per-second", "5000"),
+    ],
+)
+def test_counts_have_separators_and_their_own_noun(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    _, out, _ = run(capsys, *words)
+    # the script to paste has flags, which take digits alone, and plots have axes of their own; what binds and the
+    # sources in brackets are the core's sentences
+    script = re.compile(r"export |flags=|  -|binds|hisparse |vllm |.*[┤│┬]")
+    text = "\n".join(line for line in out.splitlines() if not script.match(line))
+    text = re.sub(r"\[[^]]*\]", "", text)
+    assert re.findall(r"\b1 (?:tokens|requests|REQUESTS)\b", text) == []
+    assert re.findall(r"(?<![\d,.])\d{4,}(?:\.\d+)? (?:requests|tokens|REQUESTS|times)\b", text) == []
+    assert re.findall(r"\d\.00 (?:requests|REQUESTS|of 1|TO)", text) == []
 
 
 @pytest.mark.parametrize("context", ["1", "16", "8K", "8193"])

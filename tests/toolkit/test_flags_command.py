@@ -72,7 +72,8 @@ def test_what_is_pasted_stays_on_one_line_and_nothing_else_is_wide(capsys: pytes
     _, out, _ = run(capsys, HYBRID)
     pasted = [line for line in out.splitlines() if line.startswith("(1) ")]
     assert len(pasted) == 1
-    assert pasted[0].endswith('"kv_connector_extra_config":{"host_pool_gib":384}}\' --kv-cache-dtype fp8')
+    assert pasted[0].endswith('"kv_connector_extra_config":{"host_pool_gib":N}}\' --kv-cache-dtype fp8')
+    assert "N is a number of GiB, and hisparse plan says how many." in out
     assert [line for line in out.splitlines() if len(line) > 100 and not line.startswith("(1) ")] == []
     assert [line for line in out.splitlines() if line != line.rstrip()] == []
     assert "s3cret" not in out
@@ -86,7 +87,7 @@ def test_a_control_sequence_in_the_paste_does_not_reach_the_terminal(capsys: pyt
 
 def test_what_it_says_to_write_is_fine(capsys: pytest.CaptureFixture[str]) -> None:
     items = {item["name"]: item for item in as_json(capsys, HYBRID)["items"]}
-    better = items["--kv-cache-dtype"]["instead"]
+    better = items["--kv-cache-dtype"]["instead"].replace(":N}", ":384}")
     assert run(capsys, f"vllm serve zai-org/GLM-5.3 -tp 8 {better}")[0] == 0
 
 
@@ -101,6 +102,33 @@ def test_the_command_of_a_plan_is_fine(capsys: pytest.CaptureFixture[str], monke
     command = json.loads(capsys.readouterr().out)["plan"]["command"]
     assert any("HiSparseConnector" in word for word in command)
     assert run(capsys, "--", *command)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--model", "GLM-5.3-FP8", "--context", "1M", "--gpus", "8", "--host-memory", "2Ti"),
+        ("--model", "GLM-5.3", "--context", "1M", "--gpus", "8"),
+        ("--model", "Llama-3.1-8B", "--context", "128K", "--gpus", "1"),
+        ("--model", "Qwen3-32B", "--context", "128K", "--gpus", "2", "--rope-factor", "4", "--rope-original", "32768"),
+        ("--model", "gpt-oss-20b", "--context", "128K", "--gpus", "1", "--gpu", "rtx-4090"),
+        ("--model", "DeepSeek-V3.2", "--context", "128K", "--gpus", "8", "--mtp-tokens", "1"),
+    ],
+)
+def test_the_script_of_a_plan_is_fine(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("HISPARSE_NO_HUB", "1")
+    assert main(("plan", *words)) in (0, 1)
+    lines = capsys.readouterr().out.splitlines()
+    begin, end = (
+        next(at for at, line in enumerate(lines) if line.startswith(head)) for head in ("export ", "vllm serve")
+    )
+    script = "\n".join(lines[begin : end + 1])
+    assert "flags=(" in script
+    pipe_in(monkeypatch, script.encode())
+    code, out, _ = run(capsys, "-")
+    assert (code, out.splitlines()[0]) == (0, "OK  vLLM 0.33 knows everything in this")
 
 
 def test_nothing_judged_is_no_ok(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hisparse_toolkit.cli import main
-from hisparse_toolkit.time_screen import power
+from hisparse_toolkit.time_numbers import power
 
 DENSE = ("time", "--model", "shape/dense-32b", "--context", "800000", "--gpus", "2", "--gpu", "a100-80")
 GLM = ("time", "--model", "GLM-5.3-FP8", "--context", "1M", "--gpus", "8")
@@ -23,6 +24,7 @@ KEYS = [
     "node",
     "request",
     "fits",
+    "batchFits",
     "prefill",
     "prefillEfficiency",
     "allReduceMilliseconds",
@@ -190,6 +192,101 @@ def test_every_fault_of_the_claims_is_told(capsys: pytest.CaptureFixture[str]) -
     code, _, err = run(capsys, *DENSE, "--claim", "x", "--claim-tokens-per-second", "x", "--batch", "x")
     assert code == 2
     assert [line.split(":")[0] for line in err.splitlines()] == ["--claim", "--claim-tokens-per-second", "--batch"]
+
+
+# --- figures beside figures ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        pytest.param(("--claim", "1ms"), "prefilled in 0.001 s: about", id="a millisecond"),
+        pytest.param(("--claim", "1us"), "prefilled in 0.000001 s: about", id="a microsecond"),
+        pytest.param(("--claim", "12.75s"), "prefilled in 12.75 s: about", id="two decimals"),
+        pytest.param(("--claim", "7m40.125s"), "prefilled in 460.125 s: ", id="above a minute"),
+        pytest.param(("--claim", "2h"), "prefilled in 7,200 s (2h): ", id="hours"),
+        pytest.param(("--claim-tokens-per-second", "18.777"), "18.777 tokens/s each", id="three decimals of a rate"),
+        pytest.param(("--claim-tokens-per-second", "12345.5"), "12,345.5 tokens/s each", id="thousands of a rate"),
+    ],
+)
+def test_a_claim_is_shown_as_it_was_given(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], shown: str
+) -> None:
+    assert shown in " ".join(run(capsys, *GLM, *words)[1].split())
+
+
+def test_a_bound_never_looks_like_the_claim_that_it_rules_out(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = document(capsys, *GLM, "--claim", "1s")["claims"][0]["bound"]
+    # ever closer to the bound from below: its last decimal is what the claim loses
+    for places in range(2, 9):
+        bound = document(capsys, *GLM, "--claim", f"{plain}s")["claims"][0]["bound"]
+        code, out, _ = run(capsys, *GLM, "--claim", f"{plain}s")
+        shown = re.search(r"would still take ([\d.]+) s", " ".join(out.split()))
+        assert shown is not None
+        assert code == 3
+        assert bound == shown[1]
+        assert Fraction(shown[1]) > Fraction(plain)
+        assert len(shown[1]) >= len(plain)
+        plain = shown[1][: shown[1].index(".") + 1 + places]
+    assert run(capsys, *GLM, "--claim", "12.79s")[0] == 1
+
+
+@pytest.mark.parametrize("words", [("--claim", "1000tok/s"), ("--claim", "1000 tokens/s"), ("--claim", "1000tps")])
+def test_a_speed_is_no_time(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    code, _, err = run(capsys, *DENSE, *words)
+    assert (code, err) == (2, f'--claim: "{words[1]}" is a speed and no time; write --claim-tokens-per-second 1000\n')
+    assert run(capsys, *DENSE, "--claim-tokens-per-second", words[1])[2].endswith("write 1000\n")
+
+
+def test_every_unit_that_is_taken_is_offered(capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, err = run(capsys, *DENSE, "--claim", "5x")
+    for unit in ("h", "m", "s", "ms", "us"):
+        assert re.search(rf"\b{unit}\b", err)
+        assert run(capsys, *DENSE, "--claim", f"5{unit}")[0] != 2
+
+
+# --- what was measured ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        # 29.07 ms a step with rows from host: 34.39 tokens/s, and 45.86 a quarter below that
+        pytest.param((*GLM, "--claim-tokens-per-second", "500", "--batch", "1"), 1, "10 times too fast", id="far off"),
+        pytest.param((*GLM, "--claim-tokens-per-second", "45.8", "--batch", "1"), 0, "27.51 to 45.86", id="within"),
+        pytest.param((*GLM, "--claim-tokens-per-second", "45.9", "--batch", "1"), 1, "29.07", id="just above"),
+        pytest.param((*GLM, "--claim-tokens-per-second", "34", "--batch", "4"), 0, "12.34 ms and 20.94 ms", id="four"),
+        # more requests than were measured: bandwidth says more
+        pytest.param((*GLM, "--claim-tokens-per-second", "9", "--batch", "100"), 0, "60-85 % ~", id="bandwidth"),
+        pytest.param(
+            (*GLM, "--gpu", "b200", "--claim-tokens-per-second", "500", "--batch", "1"), 0, "60-85 % ~", id="faster GPU"
+        ),
+        pytest.param(
+            (*GLM[:4], "8K", *GLM[5:], "--mode", "None", "--claim-tokens-per-second", "90", "--batch", "1"),
+            0,
+            "a step took 10.85 ms: 92.16 tokens/s",
+            id="without the tier",
+        ),
+    ],
+)
+def test_a_decode_speed_is_held_against_what_was_measured(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, told: str
+) -> None:
+    got, out, _ = run(capsys, *words)
+    assert got == code
+    text = " ".join(out.split())
+    assert told in text or told == "29.07"
+
+
+@pytest.mark.parametrize(("batch", "fits"), [("9", True), ("10", False), ("100", False)])
+def test_a_batch_that_does_not_fit_is_said(capsys: pytest.CaptureFixture[str], batch: str, *, fits: bool) -> None:
+    code, out, _ = run(capsys, *GLM, "--batch", batch)
+    assert code == (0 if fits else 1)
+    assert ("DO NOT FIT in memory" in out.splitlines()[0]) is not fits
+    assert (f"at once and not {batch} requests, so this cannot be run" in " ".join(out.split())) is not fits
+    found = document(capsys, *GLM, "--batch", batch)
+    assert (found["batchFits"], found["fits"]) == (fits, True)
+    assert document(capsys, *GLM)["batchFits"] is None
 
 
 # --- JSON ----------------------------------------------------------------------------------------------------------

@@ -37,7 +37,9 @@ _OPTIONS: Final[Mapping[str, Any]] = MappingProxyType(
         "weights": _text(metavar="SIZE", told="Size of the weight files, as in 704Gi.", panel=_SERVED),
         "context": _text(metavar="TOKENS", told="The longest request, as in 1M.", panel=_SERVED),
         "typical": _text(metavar="TOKENS", told="What requests usually have, as in 128K.", panel=_SERVED),
-        "concurrency": _text(metavar="N", told="Requests at once, at most (--max-num-seqs); they count as --typical long.", panel=_SERVED),
+        "concurrency": _text(
+            metavar="N", told="Requests at once, at most (--max-num-seqs); they count as --typical long.", panel=_SERVED
+        ),
         "rope_factor": _text(
             metavar="NUMBER",
             told="By how much positions are stretched beyond those of the model, as in 4.",

@@ -15,6 +15,7 @@ from hisparse.plan import Shortfall
 from hisparse.rounding import decimal
 from hisparse.spec import KvCacheDtype
 from hisparse.units import format_bytes
+from hisparse_toolkit.amounts import amount, tokens_text
 from hisparse_toolkit.answering import Answer, Canvas, say
 from hisparse_toolkit.brief_json import scaling_json
 from hisparse_toolkit.manifest import read_manifest
@@ -48,15 +49,14 @@ def _ask(file: str | None, options: Options, others: Others) -> Answer:
     asked = scaled(manifest, replace(options, model=first) if options.model is None and first else options)
     question = asked.question
     beside = names if options.model is not None or manifest is not None else rest
+    models = _others(question.model, [_model(name, options) for name in beside if name is not None])
+    nodes = _nodes(others.gpu_kinds, question.nodes[0])
+    repeated = [
+        *_repeated("models", others.models, question.model.name, differ=bool(models)),
+        *_repeated("GPU kinds", others.gpu_kinds, question.nodes[0].gpu.name, differ=bool(nodes)),
+    ]
     rows = compare(
-        variants(
-            question.model,
-            question.nodes[0],
-            question.target,
-            dtypes=_DTYPES,
-            models=_others(question.model, [_model(name, options) for name in beside if name is not None]),
-            nodes=_nodes(others.gpu_kinds, question.nodes[0]),
-        )
+        variants(question.model, question.nodes[0], question.target, dtypes=_DTYPES, models=models, nodes=nodes)
     )
     tone = Tone.YES if any(row.plan for row in rows if _on_what_was_asked(row)) else Tone.NO
     if tone is Tone.YES and asked.assumed is not None:
@@ -64,7 +64,7 @@ def _ask(file: str | None, options: Options, others: Others) -> Answer:
     return Answer(
         tone,
         {Tone.YES: "SomeFit", Tone.WARNING: "SomeFitWithWarnings", Tone.NO: "NoneFits"}[tone],
-        lambda canvas: sheet_of(asked, rows, tone, canvas),
+        lambda canvas: sheet_of(asked, rows, tone, repeated, canvas),
         lambda: body_of(asked, rows),
         from_manifest=manifest is not None,
     )
@@ -122,6 +122,15 @@ def _nodes(text: str | None, node: NodeClass) -> Sequence[NodeClass]:
     return list(found.values())
 
 
+def _repeated(what: str, named: str | None, asked: str, *, differ: bool) -> list[tuple[str, str]]:
+    """That every name means what is asked about anyway, so that none of that sort stands beside it."""
+    if named is None or differ:
+        return []
+    *before, last = (one.strip() for one in named.split(","))
+    names = f"{', '.join(before)} and {last} are all {asked}" if before else f"{last} is {asked}"
+    return [(what, f"{names}, which is asked about anyway: no other one is beside it here")]
+
+
 def _on_what_was_asked(row: Row) -> bool:
     """Another number of GPUs is a way out, not an answer to the question."""
     return row.variant.axis is not Axis.GPUS
@@ -130,8 +139,8 @@ def _on_what_was_asked(row: Row) -> bool:
 # --- the screen ------------------------------------------------------------------------------------------------------
 
 
-def sheet_of(asked: Scaled, rows: tuple[Row, ...], tone: Tone, _: Canvas) -> Sheet:
-    """The screen of a comparison."""
+def sheet_of(asked: Scaled, rows: tuple[Row, ...], tone: Tone, repeated: Sequence[tuple[str, str]], _: Canvas) -> Sheet:
+    """The screen of a comparison. repeated is what was named and is what was asked about anyway."""
     target, node = asked.question.target, asked.question.nodes[0]
     shown = _distinct([row for row in rows if not _is_foreign(row)])
     marks = _marks(rows)
@@ -141,8 +150,11 @@ def sheet_of(asked: Scaled, rows: tuple[Row, ...], tone: Tone, _: Canvas) -> She
     return Sheet(
         tone,
         answer,
-        f"{asked.question.model.name} at {target.max_tokens:,} tokens{headline}",
-        facts=(("at once", f"requests of {target.max_tokens:,} tokens; typical: of {target.typical:,} tokens"),),
+        f"{asked.question.model.name} at {tokens_text(target.max_tokens)}{headline}",
+        facts=(
+            ("at once", f"requests of {tokens_text(target.max_tokens)}; typical: of {tokens_text(target.typical)}"),
+            *repeated,
+        ),
         warnings=asked.warnings,
         tables=(*_table(shown, marks), *_refusals(rows, _asked_label(rows))),
         notes=tuple(notes),
@@ -247,7 +259,7 @@ def _label(row: Row, asked: str) -> str:
 
 
 def _fraction(value: Fraction | None) -> str:
-    return _NONE if value is None else decimal(value)
+    return _NONE if value is None else amount(value)
 
 
 def _refusals(rows: tuple[Row, ...], asked: str) -> tuple[Columns, ...]:

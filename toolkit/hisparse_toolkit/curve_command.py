@@ -8,6 +8,7 @@ from typing import Any
 from hisparse.curve import Point, curve
 from hisparse.plan import Plan, Shortfall
 from hisparse.rounding import decimal
+from hisparse_toolkit.amounts import amount, tokens_text
 from hisparse_toolkit.answering import Answer, Canvas, say
 from hisparse_toolkit.brief_json import scaling_json
 from hisparse_toolkit.manifest import read_manifest
@@ -50,7 +51,7 @@ def _ask(file: str | None, options: Options) -> Answer:
 def sheet_of(asked: Scaled, answer: Plan | Shortfall, points: tuple[Point, ...], canvas: Canvas) -> Sheet:
     """The screen: one plot of concurrency, one of the ratio where there is a tier, and the numbers."""
     target = answer.target
-    length = f"up to {target.max_tokens:,} tokens" if target.max_tokens > 1 else "of 1 token"
+    length = f"up to {tokens_text(target.max_tokens)}" if target.max_tokens > 1 else "of 1 token"
     headline = f"{answer.model.name} {length} on {target.gpus} x "
     headline += answer.node.product.removeprefix("NVIDIA-")
     if isinstance(answer, Shortfall):
@@ -87,8 +88,8 @@ def sheet_of(asked: Scaled, answer: Plan | Shortfall, points: tuple[Point, ...],
             )
         )
     best = max(points, key=lambda point: point.tier)
-    least, most = decimal(answer.at_max.tier), decimal(best.tier)
-    held = f"{least} REQUESTS" if least == most else f"{least} TO {most} REQUESTS"
+    least, most = amount(answer.at_max.tier), amount(best.tier)
+    held = f"{most} REQUEST{'' if most == '1' else 'S'}" if least == most else f"{least} TO {most} REQUESTS"
     tone = Tone.WARNING if answer.warnings or asked.assumed else Tone.YES
     return Sheet(
         tone,
@@ -98,7 +99,7 @@ def sheet_of(asked: Scaled, answer: Plan | Shortfall, points: tuple[Point, ...],
             ("tier", f"{answer.mode.value}: {answer.mode_reason}"),
             ("KV cache", f"{answer.kv_dtype}: {answer.kv_dtype_reason}"),
         ),
-        warnings=(*asked.warnings, *answer.warnings),
+        warnings=asked.beside(answer.warnings),
         tables=(_table(points, tiered=tiered),),
         drawings=tuple(drawings),
     )
@@ -106,13 +107,13 @@ def sheet_of(asked: Scaled, answer: Plan | Shortfall, points: tuple[Point, ...],
 
 def _table(points: tuple[Point, ...], *, tiered: bool) -> Columns:
     if not tiered:
-        rows = tuple((f"{point.tokens:,}", decimal(point.plain)) for point in points)
+        rows = tuple((f"{point.tokens:,}", amount(point.plain)) for point in points)
         return Columns("", ("tokens", "plain KV"), rows, texts=())
     rows_of_three = tuple(
         (
             f"{point.tokens:,}",
-            decimal(point.plain),
-            decimal(point.tier),
+            amount(point.plain),
+            amount(point.tier),
             _NONE if point.ratio is None else f"x {decimal(point.ratio)}",
         )
         for point in points

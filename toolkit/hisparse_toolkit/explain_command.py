@@ -10,6 +10,7 @@ from hisparse.arithmetic import number_text
 from hisparse.explanation import BYTES, Section, Step, explain
 from hisparse.plan import Plan, Shortfall
 from hisparse.units import format_bytes
+from hisparse_toolkit.amounts import tokens_text
 from hisparse_toolkit.answering import Answer, Canvas, say
 from hisparse_toolkit.brief_json import scaling_json
 from hisparse_toolkit.manifest import read_manifest
@@ -71,7 +72,7 @@ def sheet_of(
     return Sheet(
         tone,
         {Tone.YES: "FITS", Tone.WARNING: "FITS, with warnings", Tone.NO: "DOES NOT FIT"}[tone],
-        f"{answer.model.name} at {target.max_tokens:,} tokens on {target.gpus} x "
+        f"{answer.model.name} at {tokens_text(target.max_tokens)} on {target.gpus} x "
         f"{answer.node.product.removeprefix('NVIDIA-')}: how each figure comes about",
         facts=tuple(facts),
         warnings=asked.warnings,
@@ -135,7 +136,7 @@ def _step_json(step: Step) -> Mapping[str, Any]:
     whole = step.value.denominator == 1
     return {
         "name": step.name,
-        "value": int(step.value) if whole else number_text(step.value),
+        "value": int(step.value) if whole else number_text(step.value).replace(",", ""),
         "unit": step.unit,
         "formula": step.figure.text if step.figure is not None else None,
         "source": step.source,

@@ -11,6 +11,7 @@ from hisparse.rope import RopeState
 from hisparse.rounding import decimal
 from hisparse.sizing import MOST_TOKENS, LongestContext, Way, longest_context
 from hisparse.units import format_bytes
+from hisparse_toolkit.amounts import amount, requests_text, tokens_text
 from hisparse_toolkit.answering import Answer, Canvas, say
 from hisparse_toolkit.brief_json import losses_json, plan_json
 from hisparse_toolkit.manifest import Manifest, read_manifest
@@ -55,12 +56,12 @@ def answer_to(manifest: Manifest | None, options: Options) -> LongestContext:
 def sheet_of(found: LongestContext, file: str | None, options: Options, tone: Tone, _: Canvas) -> Sheet:
     """The screen of an answer."""
     asked = f"{found.model.name} on {found.target.gpus} x {found.node.product.removeprefix('NVIDIA-')}, per replica"
-    many = f", {found.requests} requests of it at once" if found.requests > 1 else ""
+    many = f", {found.requests:,} requests of it at once" if found.requests > 1 else ""
     if found.plan is None:
         return Sheet(tone, "NO CONTEXT FITS", f"{asked}{many}", facts=tuple(_why_none(found)), tables=_ways(found))
     return Sheet(
         tone,
-        f"UP TO {found.tokens:,} tokens",
+        f"UP TO {tokens_text(found.tokens)}",
         f"{asked}{many}",
         facts=tuple(_facts(found, found.plan)),
         warnings=found.plan.warnings,
@@ -80,10 +81,10 @@ def _facts(found: LongestContext, plan: Plan) -> list[tuple[str, str]]:
     best = next((way for way in found.ways if way.tokens == found.tokens), found.ways[0])
     if found.positions_bind:
         least = "at least " if found.memory_tokens == MOST_TOKENS else ""
-        held = f"{least}{found.memory_tokens:,} tokens"
+        held = f"{least}{tokens_text(found.memory_tokens)}"
         binds = f"positions: the model counts {found.positions:,}; memory would hold {held}"
     elif found.tokens == found.positions:
-        binds = f"positions and memory alike end at {found.positions:,} tokens"
+        binds = f"positions and memory alike end at {tokens_text(found.positions)}"
     else:
         binds = f"memory: {best.beyond}"
     facts = [
@@ -104,9 +105,9 @@ def _facts(found: LongestContext, plan: Plan) -> list[tuple[str, str]]:
 
 
 def _at_once(plan: Plan) -> str:
-    texts = [f"{decimal(plan.at_max.tier)} requests of {plan.at_max.tokens:,} tokens"]
+    texts = [f"{requests_text(plan.at_max.tier)} of {tokens_text(plan.at_max.tokens)}"]
     if plan.at_typical.tokens != plan.at_max.tokens:
-        texts.append(f"{decimal(plan.at_typical.tier)} of {plan.at_typical.tokens:,}")
+        texts.append(f"{amount(plan.at_typical.tier)} of {plan.at_typical.tokens:,}")
     return ", ".join(texts)
 
 
@@ -138,7 +139,7 @@ def _ways(found: LongestContext) -> tuple[Columns, ...]:
 
 
 def _way(found: LongestContext, way: Way) -> tuple[str, ...]:
-    held = decimal(way.plan.at_max.tier) if way.plan else "-"
+    held = amount(way.plan.at_max.tier) if way.plan else "-"
     beyond = way.beyond or f"the model has {found.positions:,} positions"
     return way.kv_dtype, way.mode.value, f"{way.tokens:,}" if way.tokens else "-", held, beyond
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from hisparse.hardware import format_memory
 from hisparse.plan import Plan
-from hisparse.rounding import decimal
 from hisparse.sizing import Fleet, fewest_gpus
 from hisparse.units import format_bytes
+from hisparse_toolkit.amounts import amount, tokens_text
 from hisparse_toolkit.answering import Answer, Canvas, say
 from hisparse_toolkit.brief_json import losses_json, plan_json, scaling_json
 from hisparse_toolkit.manifest import read_manifest
@@ -68,8 +68,8 @@ def plan_of(file: str | None, options: Options, fleets: tuple[Fleet, ...]) -> st
 def sheet_of(asked: Scaled, fleets: tuple[Fleet, ...], requests: int, command: str, _: Canvas) -> Sheet:
     """The screen of an answer."""
     target, best = asked.question.target, fleets[0]
-    many = f"{requests} requests of " if requests > 1 else ""
-    headline = f"{asked.question.model.name} at {many}{target.max_tokens:,} tokens"
+    many = f"{requests:,} requests of " if requests > 1 else ""
+    headline = f"{asked.question.model.name} at {many}{tokens_text(target.max_tokens)}"
     if best.plan is None:
         answer = f"NO {best.gpu.name} NODE IS ENOUGH" if len(fleets) == 1 else "NO KIND OF GPU IS ENOUGH"
         note = f", up to {best.node.gpus} GPUs of one node"
@@ -82,7 +82,7 @@ def sheet_of(asked: Scaled, fleets: tuple[Fleet, ...], requests: int, command: s
         tone,
         f"{best.gpus} x {best.gpu.name} {'IS' if best.gpus == 1 else 'ARE'} ENOUGH",
         headline,
-        warnings=(*asked.warnings, *best.plan.warnings),
+        warnings=asked.beside(best.plan.warnings),
         tables=tuple(tables),
         command=command,
     )
@@ -102,8 +102,8 @@ def _row(one: Fleet, plan: Plan) -> tuple[str, ...]:
         format_memory(one.gpu) if one.gpus == 1 else format_bytes(one.memory_bytes),
         plan.mode.value,
         plan.kv_dtype,
-        decimal(plan.at_max.tier),
-        decimal(plan.at_typical.tier),
+        amount(plan.at_max.tier),
+        amount(plan.at_typical.tier),
         format_bytes(plan.host.pod),
     )
 

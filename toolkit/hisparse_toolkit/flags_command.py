@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO, cast
 
 from hisparse.errors import SpecError
+from hisparse.flags.answers import HISPARSE_FLAG, POOL_SIZE
 from hisparse.flags.arguments import release_of
 from hisparse.flags.containers import manifest_text
 from hisparse.flags.judge import judge, judge_manifest, judge_words
@@ -250,6 +251,8 @@ def _show(report: Report) -> None:
         for place, text in enumerate(pasted, start=1):
             # what somebody pastes is never broken over lines by us
             console.print(Text.assemble((f"({place}) ", "cyan"), _printable(text)), soft_wrap=True)
+        if any(HISPARSE_FLAG in text for text in pasted):
+            console.print(Text(f"{POOL_SIZE}.", style="dim"))
         for line in _notes(report):
             console.print(Text(line, style="dim"))
     # tables pad their lines; a file or a diff should not hold that

@@ -38,6 +38,11 @@ class Scaled:
             f"--rope-original {found.original_positions}. {found.cost}",
         )
 
+    def beside(self, others: tuple[str, ...]) -> tuple[str, ...]:
+        """These warnings and a plan's own, without what the plan says of the same scaling once more."""
+        cost = self.assumed.cost if self.assumed is not None and self.assumed.cost else None
+        return (*self.warnings, *(one for one in others if cost is None or cost not in one))
+
 
 def without_length(manifest: Manifest | None, options: Options) -> Question:
     """A question whose maxTokens does not matter. Raises NoAnswerError."""

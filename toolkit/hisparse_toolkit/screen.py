@@ -21,6 +21,7 @@ from hisparse.plan import LengthRow, Mode, Plan, Resource, Seconds, Shortfall, T
 from hisparse.rounding import ceil, decimal
 from hisparse.spec import HiSparseInferenceSpec
 from hisparse.units import format_bytes, format_duration, parse_quantity
+from hisparse_toolkit.amounts import amount, tokens_text
 from hisparse_toolkit.option_words import in_options
 from hisparse_toolkit.problems import ExitCode
 from hisparse_toolkit.question import Question
@@ -136,7 +137,7 @@ def _fits(question: Question, plan: Plan, *, in_cluster: bool) -> Screen:
 def _asked(answer: Plan | Shortfall) -> str:
     target = answer.target
     gpus = f"{target.gpus} x {answer.node.product.removeprefix('NVIDIA-')}"
-    return f"{answer.model.name} at {target.max_tokens:,} tokens on {gpus}"
+    return f"{answer.model.name} at {tokens_text(target.max_tokens)} on {gpus}"
 
 
 def _copies(spec: HiSparseInferenceSpec) -> str:
@@ -196,7 +197,7 @@ def _token(plan: Plan) -> str:
 
 def _request(plan: Plan) -> str:
     tokens, plain = plan.target.max_tokens, plan.plain
-    text = f"of {tokens:,} tokens: {format_bytes(plain.request_bytes(tokens))} in plain KV"
+    text = f"of {tokens_text(tokens)}: {format_bytes(plain.request_bytes(tokens))} in plain KV"
     tier = plan.tiered
     if tier is None:
         return text
@@ -209,14 +210,14 @@ def _request(plan: Plan) -> str:
 def worth(plan: Plan) -> str:
     """The two numbers of a tier, concurrency and speed, and from where on it pays."""
     row = plan.at_typical
-    at = f"at {row.tokens:,} tokens"
+    at = f"at {tokens_text(row.tokens)}"
     if row.gain is None or row.speedup is None:
         return f"{at} plain KV holds not even one request, so only the tier serves it at all"
     numbers = f"{at} {decimal(row.gain)} times the concurrency, expected decode speed-up ~{decimal(row.speedup)}"
     slower = f"host reads make a token ~{decimal(HOST_READ_SLOWDOWN).rstrip('0')} times slower"
     if plan.pays_above is None:
         return f"{numbers}; {slower}, so it never pays at that length: take it for longer requests only"
-    return f"{numbers}; {slower}, so it pays above {plan.pays_above} requests at once"
+    return f"{numbers}; {slower}, so it pays above {plan.pays_above:,} requests at once"
 
 
 def _whole(value: Fraction) -> str:
@@ -254,8 +255,8 @@ def _host_sum(plan: Plan) -> Sum:
 def _length_line(row: LengthRow, *, tiered: bool) -> LengthLine:
     return LengthLine(
         tokens=f"{row.tokens:,}",
-        plain=decimal(row.plain),
-        tier=decimal(row.tier) if tiered else UNTOLD,
+        plain=amount(row.plain),
+        tier=amount(row.tier) if tiered else UNTOLD,
         gain=UNTOLD if row.gain is None else f"x {decimal(row.gain)}",
         speedup=UNTOLD if row.speedup is None else f"~ x {decimal(row.speedup)}",
         prefill=f"~ {format_duration(row.prefill_seconds)}",

@@ -9,12 +9,13 @@ from fractions import Fraction
 from typing import Final
 
 from hisparse.architectures import Attention
-from hisparse.claims import Judgement, Plausibility, judge_rate, judge_seconds
+from hisparse.claims import Judgement, MeasuredStep, Plausibility, judge_rate, judge_seconds, measured_step
 from hisparse.decode import DecodeBound, Spread, break_even_requests, decode_bound
 from hisparse.errors import UnitError
 from hisparse.hbm import default_batched_tokens
 from hisparse.plan import Plan, Shortfall
 from hisparse.prefill import Prefill, allreduce_seconds, prefill
+from hisparse.rounding import cdiv
 from hisparse.rows import KV_DTYPES
 from hisparse.units import exact_seconds, shortened
 from hisparse_toolkit.plan_command import answer_to
@@ -26,6 +27,8 @@ _MOST_REQUESTS: Final = 4096
 _LONGEST_SECONDS: Final = 10**9
 _RATE: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _COUNT: Final = re.compile(r"[0-9]{1,4}")
+_SPEED: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?t[a-z]*(?:/| ?p(?:er)? ?)s[a-z]*", re.IGNORECASE)
+"""Tokens per second as people write them: 1000tok/s, 18.7 tokens/s, 30tps."""
 
 
 class TimeVerdict(Enum):
@@ -33,7 +36,7 @@ class TimeVerdict(Enum):
 
     ESTIMATED = ("Estimated", ExitCode.YES)
     ESTIMATED_ONLY = ("EstimatedWithWarnings", ExitCode.WARNING)
-    """Nothing was claimed, and memory does not hold what is asked."""
+    """Nothing was claimed, and memory does not hold what is asked: the length, or so many requests of it."""
     PLAUSIBLE = ("Plausible", ExitCode.YES)
     IMPLAUSIBLE = ("Implausible", ExitCode.WARNING)
     IMPOSSIBLE = ("Impossible", ExitCode.NO)
@@ -68,6 +71,8 @@ class Timing:
     prefills are shortest first, the last is that of --context; decodes are at that length, fewest requests first.
     plan is None where no request of that length fits, which `short` then explains. links are seconds of all-reduces of
     the longest prefill, None where nobody measured them. from_host is a dense model that reads its KV from host memory.
+    batch is the number of requests that was asked for, and rate_step the measured step that a decode speed is held
+    against.
     """
 
     question: Question
@@ -81,11 +86,20 @@ class Timing:
     seconds_claim: Judgement | None
     rate_claim: Judgement | None
     rate_bound: DecodeBound | None
+    rate_step: MeasuredStep | None
+    batch: int | None = None
 
     @property
     def plan(self) -> Plan | None:
         """The plan, where it fits."""
         return self.answer if isinstance(self.answer, Plan) else None
+
+    @property
+    def batch_fits(self) -> bool | None:
+        """Whether memory holds as many requests of that length as were asked for; None where no number was."""
+        if self.batch is None:
+            return None
+        return self.plan is not None and self.batch <= int(self.plan.at_max.tier)
 
     @property
     def break_even(self) -> int | None:
@@ -100,7 +114,8 @@ class Timing:
         """That of the worst claim."""
         words = [one.plausibility for one in (self.seconds_claim, self.rate_claim) if one is not None]
         if not words:
-            return TimeVerdict.ESTIMATED_ONLY if self.plan is None else TimeVerdict.ESTIMATED
+            short = self.plan is None or self.batch_fits is False
+            return TimeVerdict.ESTIMATED_ONLY if short else TimeVerdict.ESTIMATED
         worst = max(words, key=list(Plausibility).index)
         return next(verdict for verdict in TimeVerdict if verdict.word == worst.value)
 
@@ -141,6 +156,12 @@ def timing_of(question: Question, claims: Claims) -> Timing:
 
     prefills = tuple(prefill(model, gpu, tokens, ranks=ranks, chunk=chunk) for tokens in lengths)
     claimed = bound(claims.batch or 1)
+    step = measured_step(
+        model,
+        gpu,
+        decoding=cdiv(claimed.requests, target.data * target.pipeline),
+        from_host=isinstance(answer, Plan) and answer.tiered is not None,
+    )
     return Timing(
         question=question,
         answer=answer,
@@ -151,8 +172,10 @@ def timing_of(question: Question, claims: Claims) -> Timing:
         from_host=None if model.attention is Attention.DSA else bound(claims.batch or 1, kv_in_host=True),
         links=allreduce_seconds(model, gpu, longest, tensor=target.tp),
         seconds_claim=None if claims.seconds is None else judge_seconds(prefills[-1], claims.seconds),
-        rate_claim=None if claims.rate is None else judge_rate(claimed, claims.rate),
+        rate_claim=None if claims.rate is None else judge_rate(claimed, claims.rate, step),
         rate_bound=None if claims.rate is None else claimed,
+        rate_step=None if claims.rate is None else step,
+        batch=claims.batch,
     )
 
 
@@ -179,10 +202,15 @@ def _wished_dtype(question: Question) -> str:
 def _seconds(text: str | None, problems: list[Problem]) -> Fraction | None:
     if text is None:
         return None
+    if (speed := _SPEED.fullmatch(text)) is not None:
+        message = f'"{shortened(text)}" is a speed and no time; write --claim-tokens-per-second {speed[1]}'
+        problems.append(Problem("--claim", message))
+        return None
     try:
         value = exact_seconds(text)
-    except UnitError as error:
-        problems.append(Problem("--claim", str(error)))
+    except UnitError:
+        message = f'"{shortened(text)}" is no time; write numbers with the units h, m, s, ms or us, as in 78s or 1m18s'
+        problems.append(Problem("--claim", message))
         return None
     if not 0 < value <= _LONGEST_SECONDS:
         problems.append(Problem("--claim", f'"{shortened(text)}" is no time that a prefill takes; write it as in 78s'))
@@ -192,6 +220,10 @@ def _seconds(text: str | None, problems: list[Problem]) -> Fraction | None:
 
 def _rate(text: str | None, problems: list[Problem]) -> Fraction | None:
     if text is None:
+        return None
+    if (speed := _SPEED.fullmatch(text)) is not None:
+        message = f'"{shortened(text)}" has a unit, which is tokens per second anyway; write {speed[1]}'
+        problems.append(Problem("--claim-tokens-per-second", message))
         return None
     if _RATE.fullmatch(text) is None or not Fraction(text):
         message = f'"{shortened(text)}" is not a number of tokens per second above 0; write it as in 18.7'

@@ -1,6 +1,7 @@
 """`hisparse time --json`: the schema `hisparse.dev/time/v1` (docs/reference/time-json.md).
 
-Counts, bytes, FLOP, milliseconds and microseconds are whole numbers; fractions are texts with two decimals, cut off.
+Counts, bytes, FLOP, milliseconds and microseconds are whole numbers; fractions are texts with two decimals, cut off,
+and a claim is a text with all that it was given.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from hisparse.prefill import GOOD_EFFICIENCY, USUAL_EFFICIENCY, Prefill
 from hisparse.rounding import ceil, decimal
 from hisparse_toolkit.problems import NoAnswerError
 from hisparse_toolkit.time_answer import Timing
+from hisparse_toolkit.time_numbers import cut, exact
 
 SCHEMA: Final = "hisparse.dev/time/v1"
 
@@ -32,6 +34,7 @@ def timing_document(timing: Timing) -> _Json:
         "node": _node(timing),
         "request": _request(timing),
         "fits": not isinstance(timing.answer, Shortfall),
+        "batchFits": timing.batch_fits,
         "prefill": [_prefill(one) for one in timing.prefills],
         "prefillEfficiency": {
             "usual": [decimal(share) for share in USUAL_EFFICIENCY],
@@ -57,6 +60,7 @@ def problem_document(error: NoAnswerError) -> _Json:
         "node": None,
         "request": None,
         "fits": None,
+        "batchFits": None,
         "prefill": [],
         "prefillEfficiency": None,
         "allReduceMilliseconds": None,
@@ -174,9 +178,9 @@ def _claim(kind: str, found: Judgement, tokens: int, requests: int) -> _Json:
         "kind": kind,
         "tokens": tokens,
         "requests": requests,
-        "claimed": _text(found.claimed),
+        "claimed": exact(found.claimed, least=2),
         "verdict": found.plausibility.value,
-        "bound": _text(found.bound),
+        "bound": cut(found.bound, 2, found.claimed),
         "good": _text(found.good),
         "usual": [_text(value) for value in found.usual],
         "timesFasterThanUsual": _text(found.times),

@@ -6,22 +6,20 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from hisparse.claims import Judgement, Plausibility
+from hisparse.claims import MEASURED_ON, Judgement, MeasuredStep, Plausibility
 from hisparse.decode import HOST_READ_RUNS, USUAL_BANDWIDTH, Binds, DecodeBound
 from hisparse.estimates import HOST_READ_SLOWDOWN
 from hisparse.plan import Shortfall
 from hisparse.prefill import USUAL_EFFICIENCY, Basis, Prefill, eight_bit
-from hisparse.rounding import ceil, decimal
-from hisparse.units import format_bytes, format_duration
+from hisparse.rounding import decimal
+from hisparse.units import format_bytes
+from hisparse_toolkit.amounts import amount, requests_text, tokens_text
 from hisparse_toolkit.time_answer import TimeVerdict, Timing
+from hisparse_toolkit.time_numbers import at_least, cut, exact, given, power, seconds_text
 
 TIME_LEGEND: Final = (
     "~ estimate; bounds are the hardware's own. Memory is binary. K and M of tokens: 1,024 and 1,048,576."
 )
-
-_MINUTE: Final = 60
-_LONG: Final = 1000
-_READABLE: Final = 6
 
 
 @dataclass(frozen=True)
@@ -49,9 +47,11 @@ def time_screen_of(timing: Timing) -> TimeScreen:
     target, node = timing.question.target, timing.answer.node
     gpus = f"{target.gpus} x {node.product.removeprefix('NVIDIA-')}"
     room = "" if timing.plan else ": DOES NOT FIT in memory"
+    if timing.plan and timing.batch is not None and not timing.batch_fits:
+        room = f": {timing.batch:,} at once DO NOT FIT in memory"
     return TimeScreen(
         verdict=timing.verdict,
-        headline=f"{timing.question.model.name} at {target.max_tokens:,} tokens on {gpus}{room}",
+        headline=f"{timing.question.model.name} at {tokens_text(target.max_tokens)} on {gpus}{room}",
         answers=(*_claims(timing), *_grounds(timing)),
         grids=(_prefill_grid(timing), _decode_grid(timing)),
     )
@@ -77,12 +77,12 @@ def _seconds_claim(timing: Timing, found: Prefill, claim: Judgement) -> list[tup
     takes = "would still take" if claim.plausibility is Plausibility.IMPOSSIBLE else "takes"
     usual = "as measured" if found.basis is Basis.FIT else f"at a usual {_percent(USUAL_EFFICIENCY)}"
     return [
-        ("claim", f"{found.tokens:,} tokens prefilled in {_seconds(claim.claimed)}: {_times(claim)}"),
+        ("claim", f"{tokens_text(found.tokens)} prefilled in {given(claim.claimed)}: {_times(claim)}"),
         ("arithmetic", f"{power(work.total)} FLOP = {' + '.join(parts)}"),
         (
             "at 100 %",
-            f"of the tensor cores' peak ({found.ranks} x {_peak(timing)}) it {takes} {_at_least(claim.bound)}; "
-            f"{usual} ~ {_seconds(fast)} to {_seconds(slow)}",
+            f"of the tensor cores' peak ({found.ranks} x {_peak(timing)}) it {takes} "
+            f"{at_least(claim.bound, claim.claimed)}; {usual} ~ {seconds_text(fast)} to {seconds_text(slow)}",
         ),
     ]
 
@@ -94,11 +94,16 @@ def _attention_parts(found: Prefill) -> tuple[tuple[str, int], ...]:
 
 def _rate_claim(timing: Timing, found: DecodeBound, claim: Judgement) -> list[tuple[str, str]]:
     fast, slow = claim.usual
-    reads = found.reads
+    reads, step = found.reads, timing.rate_step
+    usual = (
+        f"at a usual {_percent(USUAL_BANDWIDTH)}"
+        if step is None or fast * step.band[0] < found.step_tokens
+        else "as measured"
+    )
     return [
         (
             "claim",
-            f"{decimal(claim.claimed)} tokens/s each for {_requests(found)} of {found.tokens:,} tokens: "
+            f"{exact(claim.claimed)} tokens/s each for {_requests(found)} of {tokens_text(found.tokens)}: "
             f"{_times(claim)}",
         ),
         (
@@ -108,10 +113,30 @@ def _rate_claim(timing: Timing, found: DecodeBound, claim: Judgement) -> list[tu
         ),
         (
             "at 100 %",
-            f"of {_limit(timing, found)} that gives at most {decimal(claim.bound)} tokens/s; at a usual "
-            f"{_percent(USUAL_BANDWIDTH)} ~ {decimal(slow)} to {decimal(fast)}",
+            f"of {_limit(timing, found)} that gives at most {cut(claim.bound, 2, claim.claimed)} tokens/s; {usual} ~ "
+            f"{decimal(slow)} to {decimal(fast)}",
         ),
+        *([] if step is None else [("measured", _step(found, step))]),
     ]
+
+
+def _step(found: DecodeBound, step: MeasuredStep) -> str:
+    """The step that was measured, and what it makes of the claim's requests."""
+    run = step.run
+    parts = f"{_milliseconds(run.hbm_us)} ms"
+    if step.from_host:
+        parts += f" and {_milliseconds(run.added_us)} ms for rows from host"
+    scaled = "" if step.seconds * 10**6 in (run.hbm_us, run.tier_us) else ", scaled by layers"
+    each = decimal(found.step_tokens / step.seconds)
+    return (
+        f"on one rank of GLM-5.3 ({MEASURED_ON.name}, small experts, 128K tokens, "
+        f"{requests_text(run.decoding)} at once) a step took {parts}: {each} tokens/s{scaled}; "
+        "longer requests and more ranks take longer"
+    )
+
+
+def _milliseconds(microseconds: int) -> str:
+    return decimal(Fraction(microseconds, 1000))
 
 
 def _limit(timing: Timing, found: DecodeBound) -> str:
@@ -121,7 +146,7 @@ def _limit(timing: Timing, found: DecodeBound) -> str:
 
 
 def _requests(found: DecodeBound) -> str:
-    return "1 request" if found.requests == 1 else f"{found.requests:,} requests"
+    return requests_text(found.requests)
 
 
 def _percent(shares: tuple[Fraction, Fraction]) -> str:
@@ -137,7 +162,7 @@ def _times(claim: Judgement) -> str:
     if claim.plausibility is Plausibility.PLAUSIBLE:
         return "faster than usual, and possible"
     if claim.times >= 2:  # noqa: PLR2004  below that a whole number says too little
-        return f"about {int(claim.times)} times too fast"
+        return f"about {int(claim.times):,} times too fast"
     return f"{decimal(claim.times)} times as fast as usual"
 
 
@@ -152,6 +177,10 @@ def _grounds(timing: Timing) -> list[tuple[str, str]]:
     ]
     if isinstance(answer, Shortfall):
         found.append(("memory", f"does not fit ({answer.limit.message}), so this cannot be run as asked"))
+    if timing.plan is not None and timing.batch is not None and not timing.batch_fits:
+        held = amount(timing.plan.at_max.tier)
+        text = f"holds {held} of {tokens_text(timing.plan.at_max.tokens)} at once and not {requests_text(timing.batch)}"
+        found.append(("memory", f"{text}, so this cannot be run as asked"))
     if timing.from_host is not None:
         host = timing.from_host
         rate = _giga(answer.node.gpu.host_bytes_per_second)
@@ -178,7 +207,7 @@ def _links(timing: Timing) -> str:
         return ""
     if timing.links is None:
         return f"; all-reduces of {tensor} ranks without NVLink come on top"
-    return f"; all-reduces of {tensor} ranks take ~ {_seconds(timing.links)} of it if nothing overlaps"
+    return f"; all-reduces of {tensor} ranks take ~ {seconds_text(timing.links)} of it if nothing overlaps"
 
 
 def _tier(timing: Timing) -> list[tuple[str, str]]:
@@ -194,7 +223,7 @@ def _tier(timing: Timing) -> list[tuple[str, str]]:
     if timing.break_even is None:
         return [("tier", f"{text}; plain KV holds not even one request, so only the tier serves it at all")]
     plain = int(plan.at_max.plain)
-    return [("tier", f"{text}; {timing.break_even} requests decode as much as the {plain} that plain KV holds")]
+    return [("tier", f"{text}; {timing.break_even:,} requests decode as much as the {plain:,} that plain KV holds")]
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -205,15 +234,15 @@ def _prefill_grid(timing: Timing) -> Grid:
     low, high = (int(100 * share) for share in USUAL_EFFICIENCY)
     band = ("fit, low", "fit, high") if measured else (f"at {high} %", f"at {low} %")
     return Grid(
-        f"prefill of one prompt, chunks of {timing.chunk:,} tokens",
+        f"prefill of one prompt, chunks of {tokens_text(timing.chunk)}",
         ("tokens", "FLOP", "estimate", *band, "bound"),
         tuple(
             (
                 f"{one.tokens:,}",
                 power(one.work.total),
-                f"~ {_seconds(one.seconds)}",
-                *(f"~ {_seconds(seconds)}" for seconds in one.usual),
-                _at_least(one.bound),
+                f"~ {seconds_text(one.seconds)}",
+                *(f"~ {seconds_text(seconds)}" for seconds in one.usual),
+                at_least(one.bound),
             )
             for one in timing.prefills
         ),
@@ -222,7 +251,7 @@ def _prefill_grid(timing: Timing) -> Grid:
 
 def _decode_grid(timing: Timing) -> Grid:
     return Grid(
-        f"decoding behind {timing.question.target.max_tokens:,} tokens, upper bounds",
+        f"decoding behind {tokens_text(timing.question.target.max_tokens)}, upper bounds",
         ("requests", "weights", "KV", "step", "tokens/s each", "all", "binds"),
         tuple(
             (
@@ -230,42 +259,13 @@ def _decode_grid(timing: Timing) -> Grid:
                 format_bytes(one.reads.weights),
                 format_bytes(one.reads.kv),
                 f"{decimal(1000 * one.seconds)} ms",
-                decimal(one.each),
-                decimal(one.together),
+                cut(one.each, 2, None),
+                cut(one.together, 2, None),
                 one.binds.value,
             )
             for one in timing.decodes
         ),
     )
-
-
-# --- numbers ---------------------------------------------------------------------------------------------------------
-
-
-def power(value: int) -> str:
-    """A large whole number with three digits, cut off: 3.13e17."""
-    digits = str(value)
-    if len(digits) <= _READABLE:
-        return f"{value:,}"
-    return f"{digits[0]}.{digits[1:3]}e{len(digits) - 1}"
-
-
-def _seconds(value: Fraction) -> str:
-    """Seconds with a decimal below a minute, whole ones above, rounded up."""
-    return _tenths(ceil(10 * value)) if value < _MINUTE else _whole(ceil(value))
-
-
-def _at_least(value: Fraction) -> str:
-    """The same, cut off: a bound is not rounded towards what it rules out."""
-    return _tenths(int(10 * value)) if value < _MINUTE else _whole(int(value))
-
-
-def _tenths(count: int) -> str:
-    return f"{count // 10}.{count % 10} s" if count % 10 else f"{count // 10} s"
-
-
-def _whole(seconds: int) -> str:
-    return f"{seconds} s" if seconds < _LONG else f"{seconds:,} s ({format_duration(seconds)})"
 
 
 def _peak(timing: Timing) -> str:

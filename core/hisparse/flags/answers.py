@@ -42,9 +42,14 @@ LEAVE_OUT: Final = "leave it out"
 
 HISPARSE_FLAG: Final = (
     '--kv-transfer-config \'{"kv_connector":"HiSparseConnector","kv_role":"kv_both",'
-    '"kv_connector_extra_config":{"host_pool_gib":384}}\''
+    '"kv_connector_extra_config":{"host_pool_gib":N}}\''
 )
-"""What switches HiSparse on (config/kv_transfer.py); the size is an example."""
+"""What switches HiSparse on (config/kv_transfer.py); N stands for the size, which a plan says."""
+
+POOL_FLAG: Final = "--kv-transfer-config.kv_connector_extra_config.host_pool_gib N"
+"""The size alone, for whoever writes the other keys one by one."""
+
+POOL_SIZE: Final = "N is a number of GiB, and hisparse plan says how many"
 
 _HOST_TIER: Final = "host_pool_gib of the HiSparseConnector, or --kv-offloading-size GiB for models without an indexer"
 _ROPE: Final = "--hf-overrides.rope_parameters.factor and its neighbours (rope_type, original_max_position_embeddings)"

@@ -10,7 +10,7 @@ from functools import cache
 from types import MappingProxyType
 
 from hisparse.dialect import PINNED_VERSION
-from hisparse.flags.known import FLAGS, KEYS, LIMITS, PAIRED_SINCE, PROGRAMS, RELEASES, VARIABLES
+from hisparse.flags.known import CONNECTORS, FLAGS, KEYS, LIMITS, PAIRED_SINCE, PROGRAMS, RELEASES, VARIABLES
 
 
 class Takes(StrEnum):
@@ -160,6 +160,17 @@ def keys_of(kind: str, release: str) -> tuple[str, ...]:
         for name, first, last in KEYS
         if name.startswith(f"{kind}.") and release in Span(first, last or None)
     )
+
+
+@cache
+def connectors_of(release: str) -> tuple[str, ...]:
+    """The KV connectors that a release knows by name (kv_connector/factory.py); empty where it keeps no list."""
+    return tuple(name for name, first, last in CONNECTORS if release in Span(first, last or None))
+
+
+def connector_history(name: str) -> Span | None:
+    """From when to when a KV connector was there."""
+    return _whole([Span(first, last or None) for one, first, last in CONNECTORS if one == name])
 
 
 @cache

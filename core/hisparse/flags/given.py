@@ -12,9 +12,7 @@ from typing import Final
 
 from hisparse.flags.arguments import Flag, Takes, flags_of, takes_in_history
 from hisparse.flags.shell import Word
-
-DASHES: Final = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
-"""What word processors make of a hyphen."""
+from hisparse.flags.typography import DASHES
 
 _LEVEL: Final = re.compile(r"-O(?:=?)([0-3])")
 

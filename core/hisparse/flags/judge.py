@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from hisparse.errors import SpecError
-from hisparse.flags import answers, values
+from hisparse.flags import answers, typography, values
 from hisparse.flags.answers import Answer
 from hisparse.flags.arguments import (
     Flag,
@@ -24,11 +24,12 @@ from hisparse.flags.arguments import (
     release_of,
 )
 from hisparse.flags.containers import containers_in, is_dockerfile, paste_of_containers, paste_of_dockerfile
-from hisparse.flags.given import DASHES, Given, completions, read_arguments
+from hisparse.flags.given import Given, completions, read_arguments
 from hisparse.flags.known import RELEASES
 from hisparse.flags.launch import OPENAI_MODULE, Launch, Paste, Started, paste_of
 from hisparse.flags.shell import FIELD, Command, Word
-from hisparse.flags.values import Context
+from hisparse.flags.typography import DASHES
+from hisparse.flags.values import Context, Ruling
 from hisparse.flags.variables import judge_variable
 from hisparse.flags.verdict import Item, Kind, Report, Severity, shown_value
 from hisparse.reserved import RESERVED_FLAGS
@@ -240,6 +241,9 @@ def _module(launch: Launch, release: str) -> Item:
     return Item(launch.subject, "", Kind.REAL, Severity.FINE, source=source)
 
 
+_MANY_WORDS: Final = re.compile(r"\$[@*]|\$\{[@*]|\$\{\w+\[[@*]\]")
+"""What may stand for more than the one word that is the model."""
+
 _MOVES_MODEL: Final = (Started.SERVE, Started.IMAGE)
 """`vllm serve` makes the value of --model its first word, so that there is no room for another."""
 
@@ -256,8 +260,17 @@ def _positionals(launch: Launch, given: Sequence[Given], positionals: Sequence[W
             says = "is one word with a blank in it, which the parser takes for no flag; name and value are two words"
             instead = f"{name}={shown_value(name, value.strip())}"
             yield Item(name, shown_value(name, value), Kind.BAD_VALUE, Severity.REFUSED, says, instead, PARSER)
+    if extra is not positionals and positionals and (says := typography.fault(positionals[0].text)):
+        model = positionals[0]
+        yield Item(
+            model.text, "", Kind.BAD_VALUE, Severity.REFUSED, says, typography.plain(model.text), "config/model.py"
+        )
+    for word in positionals:
+        if word.opaque and (word in extra or _MANY_WORDS.match(word.text)):
+            says = "is filled in by the shell, so it is not known what it holds"
+            yield Item(word.text, "", Kind.NOT_JUDGED, Severity.FINE, says)
     for word in extra:
-        if re.match(r"--?[A-Za-z][\w.-]* ", word.text):
+        if word.opaque or re.match(r"--?[A-Za-z][\w.-]* ", word.text):
             continue
         text = shortened(word.text.strip())
         yield Item(
@@ -275,8 +288,9 @@ def _positionals(launch: Launch, given: Sequence[Given], positionals: Sequence[W
 
 
 def _flags(given: Sequence[Given], context: Context) -> Iterator[Item]:
-    # the parser keeps the last of several values; dotted keys are merged, and judged with the last of them
+    # the parser keeps the last of several values, and merges dotted keys
     last = {(one.flag.long, bool(one.dotted)): place for place, one in enumerate(given) if one.flag is not None}
+    rulings = _rulings(given, context)
     unknown = 0
     for place, one in enumerate(given):
         if one.flag is None:
@@ -289,7 +303,35 @@ def _flags(given: Sequence[Given], context: Context) -> Iterator[Item]:
             says = f"{long} is written again further on, and the last one counts"
             yield _item(one, Kind.NO_EFFECT, Severity.WARNING, says, "one of them", "utils/argparse_utils.py")
         else:
-            yield _real(one, one.flag, context, final=final)
+            yield _real(one, one.flag, context, rulings.get(place))
+
+
+def _rulings(given: Sequence[Given], context: Context) -> dict[int, Ruling]:
+    """What is said of each flag's last value and its keys together, by the place of the one that is to blame."""
+    whole: dict[str, int] = {}
+    keys: dict[str, list[int]] = {}
+    for place, one in enumerate(given):
+        if one.flag is not None and one.dotted:
+            keys.setdefault(one.flag.long, []).append(place)
+        elif one.flag is not None:
+            whole[one.flag.long] = place
+    found = {}
+    for long in {*whole, *keys}:
+        dotted = keys.get(long, [])
+        places = [whole[long], *dotted] if long in whole else dotted
+        first = given[places[0]]
+        if first.flag is None or any(word.opaque for place in places for word in given[place].written):
+            continue
+        ruling = values.ruling(first.flag, first.written if long in whole else (), context)
+        if ruling is not None:
+            blamed = [place for place in dotted if _is_about(given[place].dotted, ruling.key)]
+            found[blamed[-1] if blamed else places[0 if long in whole else -1]] = ruling
+    return found
+
+
+def _is_about(dotted: str, key: str) -> bool:
+    """Whether one of two keys is the other, or holds it."""
+    return bool(key) and f"{dotted}.".startswith(f"{key}.") | f"{key}.".startswith(f"{dotted}.")
 
 
 def _item(one: Given, kind: Kind, severity: Severity, says: str = "", instead: str = "", source: str = PARSER) -> Item:
@@ -312,11 +354,10 @@ def _operator(one: Given) -> str:
     return message if not one.flag.negative or message.startswith("is set by the operator") else ""
 
 
-def _real(one: Given, flag: Flag, context: Context, *, final: bool) -> Item:
-    if (form := _form(one, flag)) is not None:
+def _real(one: Given, flag: Flag, context: Context, judged: Ruling | None) -> Item:
+    if (form := _form(one, flag) or _typography(one, flag)) is not None:
         return form
     value = one.value
-    judged = values.ruling(flag, one.written, context) if final else None
     if judged is not None and judged.severity is not Severity.FINE:
         return _item(one, judged.kind, judged.severity, judged.says, judged.instead, judged.source or PARSER)
     if not one.dotted and value is not None and (bad := _value(one, flag, value)) is not None:
@@ -373,6 +414,30 @@ def _form(one: Given, flag: Flag) -> Item | None:
     return None
 
 
+_NAMES_FILES: Final = frozenset({"--model", "--tokenizer", "--hf-config-path", "--config", "--download-dir"})
+"""Flags whose value is looked for, so that another letter is another thing."""
+
+
+def _typography(one: Given, flag: Flag) -> Item | None:
+    """What a word processor has made of the values."""
+    for word in one.written:
+        found = typography.fault(word.text, is_json=_is_json(flag) and not one.dotted and _is_no_json(word))
+        if found and not word.opaque:
+            is_text = flag.type is Type.TEXT and not flag.values and flag.long not in _NAMES_FILES
+            severity = Severity.WARNING if is_text else Severity.REFUSED
+            meant = shown_value(flag.long, typography.plain(one.shown))
+            return _item(one, Kind.BAD_VALUE, severity, found, f"{one.word.text.partition('=')[0]} {meant}", "")
+    return None
+
+
+def _is_no_json(word: Word) -> bool:
+    try:
+        values.document_of(word)
+    except ValueError:
+        return True
+    return False
+
+
 def _value(one: Given, flag: Flag, value: Word) -> Item | None:
     if value.opaque:
         return None
@@ -380,6 +445,9 @@ def _value(one: Given, flag: Flag, value: Word) -> Item | None:
         try:
             document = values.document_of(value)
         except ValueError:
+            if re.search(r'"host_pool_gib"\s*:\s*N\b', value.text):
+                says = f"the value is no JSON yet; {answers.POOL_SIZE}"
+                return _item(one, Kind.BAD_VALUE, Severity.REFUSED, says, "a number in place of N")
             says = "the value is no JSON; the shell takes double quotes away where no single quotes are around them"
             return _item(one, Kind.BAD_VALUE, Severity.REFUSED, says, f"{flag.name} '{{\"key\": ...}}'")
         if flag.type is Type.OBJECT and not isinstance(document, dict):

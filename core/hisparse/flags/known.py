@@ -1623,3 +1623,30 @@ KEYS: Final[tuple[tuple[str, str, str], ...]] = (
     ("KVTransferConfig.kv_rank", "0.6", "0.31"),
     ("KVTransferConfig.kv_role", "0.6", ""),
 )
+
+# KV connectors that need no kv_connector_module_path: name, first, last
+CONNECTORS: Final[tuple[tuple[str, str, str], ...]] = (
+    ("DecodeBenchConnector", "0.11", ""),
+    ("ExampleConnector", "0.13", ""),
+    ("ExampleHiddenStatesConnector", "0.17", ""),
+    ("FlexKVConnectorV1", "0.18", ""),
+    ("HF3FSKVConnector", "0.20", ""),
+    ("HiSparseConnector", "0.30", ""),
+    ("LMCacheConnector", "0.8", "0.9"),
+    ("LMCacheConnectorV1", "0.8", ""),
+    ("LMCacheMPConnector", "0.11", ""),
+    ("MoRIIOConnector", "0.14", ""),
+    ("MooncakeConnector", "0.7", "0.9"),
+    ("MooncakeConnector", "0.13", ""),
+    ("MooncakeStoreConnector", "0.8", "0.9"),
+    ("MooncakeStoreConnector", "0.21", ""),
+    ("MultiConnector", "0.9", ""),
+    ("NixlConnector", "0.9", ""),
+    ("NixlPullConnector", "0.24", ""),
+    ("NixlPushConnector", "0.24", ""),
+    ("OffloadingConnector", "0.11", ""),
+    ("P2pNcclConnector", "0.9", "0.23"),
+    ("PyNcclConnector", "0.7", "0.9"),
+    ("SharedStorageConnector", "0.8", "0.12"),
+    ("SimpleCPUOffloadConnector", "0.19", ""),
+)

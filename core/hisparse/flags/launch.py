@@ -1,4 +1,7 @@
-"""Which of the pasted commands start vLLM, and with which arguments and variables."""
+"""Which of the pasted commands start vLLM, and with which arguments and variables.
+
+Arrays of bash are put in where they are used, as in `flags=( ... )` and `vllm serve MODEL "${flags[@]}"`.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ _LONE_LONG = frozenset(
     | {"--publish-all", "--quiet", "--read-only", "--replace", "--rm", "--sig-proxy", "--tty"}
 )
 _IMAGE_RELEASE = re.compile(r":v?(\d+\.\d+)(?:\.\d+)?(?:[.\-_+].*)?$")
+_ARRAY_USE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\[[@*]\]\}")
 MOST_LAUNCHES = 100
+MOST_WORDS = 20_000
+"""An array of arrays of arrays grows without end; no command line has so many words."""
 # a bash -c within a bash -c is enough
 _DEEPEST = 3
 
@@ -98,6 +104,7 @@ def paste_of(text: str) -> Paste:
     """Read a paste. Raises SpecError where it is no shell, or nothing in it is about vLLM."""
     gatherer = _Gatherer()
     gatherer.read(text, depth=0)
+    gatherer.take_arrays_alone()
     launches = tuple(gatherer.launches)
     # without a launch, what is exported is taken to be for one
     variables = tuple(
@@ -117,17 +124,50 @@ class _Gatherer:
     others: list[Command] = field(default_factory=list)
     reached: set[str] = field(default_factory=set)
     """Names that some launch gets."""
+    arrays: dict[str, tuple[Word, ...]] = field(default_factory=dict)
 
     def read(self, text: str, depth: int) -> None:
         for command in commands(text):
             self._take(command, depth)
 
+    def take_arrays_alone(self) -> None:
+        """Where nothing starts vLLM, arrays that hold flags are what was meant."""
+        if self.launches:
+            return
+        found = (_launch(words) for words in self.arrays.values() if words and words[0].text.startswith("-"))
+        self.launches = [one[0] for one in found if one is not None][:MOST_LAUNCHES]
+
+    def _put_in(self, words: Iterable[Word]) -> tuple[Word, ...]:
+        """The words with the arrays among them; those that are not known stay as they are."""
+        found: list[Word] = []
+        for word in words:
+            match = _ARRAY_USE.fullmatch(word.text) if word.opaque else None
+            elements = self.arrays.get(match.group(1)) if match is not None else None
+            if elements is None or (word.quoted and "*" in word.text):
+                found.append(word)
+            elif word.quoted:
+                found += elements
+            else:
+                # without quotes around it, the shell splits what it puts in at blanks
+                found += [replace(one, text=part) for one in elements for part in one.text.split()]
+            if len(found) > MOST_WORDS:
+                raise SpecError(FIELD, f"has arrays of more than {MOST_WORDS:,} words; paste one command alone")
+        return tuple(found)
+
+    def _set_array(self, word: Word) -> None:
+        name = word.text.rstrip("+=")
+        before = self.arrays.get(name, ()) if word.text.endswith("+=") else ()
+        self.arrays[name] = self._put_in((*before, *(word.elements or ())))
+
     def _take(self, command: Command, depth: int) -> None:
+        for array in command.arrays:
+            self._set_array(array)
+        command = replace(command, words=self._put_in(command.words))
         if not command.words:
             self._set([Variable(name, value, reaches=False) for name, value in command.assignments])
             return
-        if command.words[0].text in ("export", "declare", "typeset"):
-            self._export(command.words[1:])
+        if (keyword := command.words[0].text) in ("export", "declare", "typeset", "local", "readonly"):
+            self._export(command.words[1:], reaches=keyword not in ("local", "readonly"))
             return
         own = [Variable(name, value) for name, value in command.assignments]
         if (inner := _inner_script(command.words)) is not None and depth < _DEEPEST:
@@ -156,12 +196,13 @@ class _Gatherer:
             if one.reaches or known is None or not known.reaches:
                 self.variables[one.name] = one
 
-    def _export(self, words: Sequence[Word]) -> None:
+    def _export(self, words: Sequence[Word], *, reaches: bool) -> None:
         for word in words:
-            pair = assignment(word)
-            if pair is not None:
-                self._set([Variable(*pair)])
-            elif (known := self.variables.get(word.text)) is not None:
+            if word.elements is not None:
+                self._set_array(word)
+            elif (pair := assignment(word)) is not None:
+                self._set([Variable(*pair, reaches=reaches)])
+            elif reaches and (known := self.variables.get(word.text)) is not None:
                 self.variables[word.text] = replace(known, reaches=True)
 
 

@@ -1,6 +1,6 @@
 """A pasted piece of shell as simple commands: words and assignments, the way a POSIX shell would split them.
 
-Nothing is expanded: a word that holds $NAME, $(...) or a backtick is `opaque`, since only the shell that it was
+Nothing is expanded here: a word that holds $NAME, $(...) or a backtick is `opaque`, since only the shell that it was
 written for knows its value. Where a paste has broken a line, the command goes on and the fault is kept.
 """
 
@@ -13,6 +13,7 @@ from hisparse.errors import SpecError
 
 FIELD = "command"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ARRAY_HEAD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _BLANK = " \t\r\f\v\u00a0"
 
 
@@ -26,14 +27,20 @@ class Word:
     """Part of it is filled in by the shell."""
     quoted: bool = False
     """Some of it was quoted, so a dash or NAME= in it is not by chance."""
+    elements: tuple[Word, ...] | None = None
+    """What stands between the brackets of NAME=( ... ), which `text` leaves out."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """One simple command; `faults` are those of the paste, each a sentence."""
+    """One simple command; `faults` are those of the paste, each a sentence.
+
+    arrays are the words of the form NAME=( ... ) and NAME+=( ... ) before it, or alone.
+    """
 
     words: tuple[Word, ...]
     assignments: tuple[tuple[str, Word], ...] = ()
+    arrays: tuple[Word, ...] = ()
     faults: tuple[str, ...] = ()
 
 
@@ -45,7 +52,7 @@ def commands(text: str) -> tuple[Command, ...]:
 def assignment(word: Word) -> tuple[str, Word] | None:
     """Name and value of NAME=VALUE."""
     match = _NAME.match(word.text)
-    if match is None or not word.text[match.end() :].startswith("="):
+    if match is None or word.elements is not None or not word.text[match.end() :].startswith("="):
         return None
     return match.group(), Word(word.text[match.end() + 1 :], word.line, word.opaque, word.quoted)
 
@@ -71,7 +78,7 @@ def _joined(lines: list[Command]) -> Command:
     if not faults:
         line = lines[1].words[0].line
         faults = [f"line {line - 1} does not end in a backslash, so the shell would not read line {line} with it"]
-    return Command(tuple(word for one in lines for word in one.words), first.assignments, tuple(faults))
+    return Command(tuple(word for one in lines for word in one.words), first.assignments, first.arrays, tuple(faults))
 
 
 @dataclass
@@ -116,6 +123,8 @@ class _Reader:
             self._skip_comment()
         elif letter in "<>" or self.text.startswith("&>", self.at):
             self._redirect()
+        elif letter == "(" and self._begins_array():
+            self._array()
         elif letter in ";&|()":
             self._end_command()
             self.at += 1
@@ -210,6 +219,35 @@ class _Reader:
                 return place + 1
         raise self._open(f"bracket (${opening})")
 
+    def _begins_array(self) -> bool:
+        head = "".join(self.letters or ())
+        return not self.quoted and _ARRAY_HEAD.fullmatch(head) is not None
+
+    def _array(self) -> None:
+        """The words up to the closing bracket, over lines and comments."""
+        head, begins = "".join(self.letters or ()), self.begins
+        outer, self.words, self.letters = self.words, [], None
+        start = self.line
+        self.at += 1
+        while self.at < len(self.text):
+            letter = self.text[self.at]
+            if letter == ")":
+                self._end_word()
+                self.at += 1
+                self.words = [*outer, Word(head, begins, elements=tuple(self.words))]
+                return
+            if letter == "\n":
+                self._end_word()
+                self.at += 1
+                self.line += 1
+            elif letter in "(;&|<>":
+                # no shell takes these here; what they stand in is judged as it is
+                self._take(letter)
+            else:
+                self._step(letter)
+        self.line = start
+        raise self._open("bracket (()")
+
     def _skip_comment(self) -> None:
         end = self.text.find("\n", self.at)
         self.at = len(self.text) if end < 0 else end
@@ -237,10 +275,14 @@ class _Reader:
     def _end_command(self) -> None:
         self._end_word()
         pairs = [assignment(word) for word in self.words]
-        count = next((place for place, pair in enumerate(pairs) if pair is None), len(pairs))
+        count = next(
+            (place for place, pair in enumerate(pairs) if pair is None and self.words[place].elements is None),
+            len(pairs),
+        )
         words, assignments = tuple(self.words[count:]), tuple(pair for pair in pairs[:count] if pair is not None)
-        if words or assignments:
-            self.found.append(Command(words, assignments, tuple(self.faults[:1])))
+        arrays = tuple(word for word in self.words[:count] if word.elements is not None)
+        if words or assignments or arrays:
+            self.found.append(Command(words, assignments, arrays, tuple(self.faults[:1])))
             self.faults = []
         self.words = []
 

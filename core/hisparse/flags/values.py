@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final
 
 from hisparse import catalogue
 from hisparse.flags import answers
-from hisparse.flags.answers import FOREIGN_KEYS, HISPARSE_FLAG, KV_DTYPES
-from hisparse.flags.arguments import Flag, Type, keys_of, limits_in, limits_of
+from hisparse.flags.answers import FOREIGN_KEYS, HISPARSE_FLAG, KV_DTYPES, POOL_FLAG, POOL_SIZE
+from hisparse.flags.arguments import (
+    Flag,
+    Type,
+    connector_history,
+    connectors_of,
+    is_later,
+    keys_of,
+    limits_in,
+    limits_of,
+)
 from hisparse.flags.known import RELEASES
 from hisparse.flags.shell import Word
 from hisparse.flags.verdict import Kind, Severity
 from hisparse.units import shortened
 
 HISPARSE: Final = "HiSparseConnector"
+_KV_TRANSFER: Final = "--kv-transfer-config"
 HISPARSE_SINCE: Final = "0.30"
 HISPARSE_BLOCK_TOKENS: Final = 64
 # argparse's type of these is vLLM's human_readable_int: k and m are decimal, K and M binary
@@ -30,6 +41,8 @@ _FLOAT = re.compile(r"\s*[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)
 _LENGTH: Final = "--max-model-len"
 # as a length: whatever fits
 _FITTING: Final = -1
+# what is near a longer text is not looked for
+_LONGEST_NAME: Final = 80
 # numbers that nobody writes are not computed with
 _LONGEST_NUMBER: Final = 40
 _LONG_CONTEXT: Final = 131_072
@@ -37,13 +50,14 @@ _LONG_CONTEXT: Final = 131_072
 
 @dataclass(frozen=True)
 class Ruling:
-    """What a value or a combination makes of a real flag."""
+    """What a value or a combination makes of a real flag. `key` is the key of a JSON argument that is to blame."""
 
     kind: Kind
     severity: Severity
     says: str
     instead: str = ""
     source: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,7 +76,7 @@ class Context:
     @property
     def connectors(self) -> tuple[Mapping[str, Any], ...]:
         """The KV connectors, those inside a MultiConnector one by one."""
-        config = self.documents.get("--kv-transfer-config")
+        config = self.documents.get(_KV_TRANSFER)
         if not isinstance(config, dict):
             return ()
         if config.get("kv_connector") == "MultiConnector":
@@ -80,6 +94,10 @@ class Context:
     def release_has_hisparse(self) -> bool:
         """Whether the release has HiSparse at all."""
         return RELEASES.index(self.release) >= RELEASES.index(HISPARSE_SINCE)
+
+    def whole(self, long: str) -> bool:
+        """Whether a JSON argument was written as one value, and not by its keys alone."""
+        return long in self.values
 
     @property
     def means_hisparse(self) -> bool:
@@ -154,8 +172,8 @@ def ruling(flag: Flag, written: Sequence[Word], context: Context) -> Ruling | No
     return found or _with_hisparse(flag, first, context)
 
 
-def _bad(says: str, instead: str = "", source: str = "") -> Ruling:
-    return Ruling(Kind.BAD_VALUE, Severity.REFUSED, says, instead, source)
+def _bad(says: str, instead: str = "", source: str = "", key: str = "") -> Ruling:
+    return Ruling(Kind.BAD_VALUE, Severity.REFUSED, says, instead, source, key)
 
 
 def _typed(flag: Flag, value: str) -> Ruling | None:
@@ -329,39 +347,77 @@ def _dtype(flag: Flag, value: str, context: Context) -> Ruling | None:  # noqa: 
     return None
 
 
+_CONNECTOR: Final = "kv_connector"
+_EXTRA: Final = "kv_connector_extra_config"
+_POOL: Final = "host_pool_gib"
+_ROLE: Final = "kv_role"
+
+
 def _kv_transfer(flag: Flag, value: str, context: Context) -> Ruling | None:  # noqa: ARG001
-    config = context.documents.get("--kv-transfer-config")
+    config = context.documents.get(_KV_TRANSFER)
     source = "config/kv_transfer.py"
     if not isinstance(config, dict):
         return None
     known = keys_of("KVTransferConfig", context.release)
     strange = [key for key in config if known and key not in known]
     if strange:
-        inside = strange[0] == "host_pool_gib"
-        where = "belongs inside kv_connector_extra_config" if inside else f"is no key of it; {_offer(known)}"
-        return _bad(f'"{shortened(strange[0])}" {where}', HISPARSE_FLAG if inside else "", source)
-    if config.get("kv_connector") is not None and config.get("kv_role") is None:
-        return _bad("kv_role is missing", 'add "kv_role":"kv_both"', source)
-    if not context.hisparse:
-        return None
-    if not context.release_has_hisparse:
+        inside = strange[0] == _POOL
+        where = f"belongs inside {_EXTRA}" if inside else f"is no key of it; {_offer(known)}"
+        return _bad(f'"{shortened(strange[0])}" {where}', _switch_on(context) if inside else "", source, key=strange[0])
+    if config.get(_CONNECTOR) is not None and config.get(_ROLE) is None:
+        instead = 'add "kv_role":"kv_both"' if context.whole(_KV_TRANSFER) else f"{_KV_TRANSFER}.{_ROLE} kv_both"
+        return _bad(f"{_ROLE} is missing", instead, source, key=_CONNECTOR)
+    if context.hisparse and not context.release_has_hisparse:
         return Ruling(
-            Kind.NOT_YET, Severity.REFUSED, f"HiSparse is there since vLLM {HISPARSE_SINCE}", "a newer release", source
+            Kind.NOT_YET,
+            Severity.REFUSED,
+            f"HiSparse is there since vLLM {HISPARSE_SINCE}",
+            "a newer release",
+            source,
+            key=_CONNECTOR,
         )
-    return _pool(context, source)
+    return _unknown_connector(config, context) or (_pool(context, source) if context.hisparse else None)
+
+
+def _unknown_connector(config: Mapping[str, Any], context: Context) -> Ruling | None:
+    """A name that no class is registered under; with a module of its own any name is one."""
+    known = connectors_of(context.release)
+    named = [(config, _CONNECTOR), *((one, _EXTRA) for one in context.connectors if one is not config)]
+    for one, key in named if known else ():
+        name = one.get(_CONNECTOR)
+        if name is None or one.get("kv_connector_module_path") or name in known:
+            continue
+        said = shortened(str(name))
+        span = connector_history(str(name))
+        near = difflib.get_close_matches(str(name)[:_LONGEST_NAME], known, n=1)
+        instead = near[0] if near else f"one of {', '.join(known)}; or kv_connector_module_path for one of your own"
+        says = f'"{said}" is no connector of vLLM {context.release}{f"; it was there {span}" if span else ""}'
+        kind = Kind.BAD_VALUE
+        if span is not None:
+            kind = Kind.NOT_YET if is_later(span, context.release) else Kind.REMOVED
+        source = "distributed/kv_transfer/kv_connector/factory.py"
+        return Ruling(kind, Severity.REFUSED, says, instead, source, key)
+    return None
+
+
+def _switch_on(context: Context) -> str:
+    """What gives the pool its size, in the form in which the connector was written."""
+    return HISPARSE_FLAG if context.whole(_KV_TRANSFER) else POOL_FLAG
 
 
 def _pool(context: Context, source: str) -> Ruling | None:
-    ours = [one for one in context.connectors if one.get("kv_connector") == HISPARSE]
+    ours = [one for one in context.connectors if one.get(_CONNECTOR) == HISPARSE]
     if len(ours) > 1:
-        return _bad("only one HiSparseConnector may be configured", "", source)
-    extra = ours[0].get("kv_connector_extra_config")
-    pool = extra.get("host_pool_gib") if isinstance(extra, dict) else None
+        return _bad("only one HiSparseConnector may be configured", "", source, key=_EXTRA)
+    extra = ours[0].get(_EXTRA)
+    pool = extra.get(_POOL) if isinstance(extra, dict) else None
     if pool is None:
-        return _bad("the HiSparseConnector has no host_pool_gib", HISPARSE_FLAG, source)
+        says = f"the {HISPARSE} has no {_POOL}; {POOL_SIZE}"
+        return _bad(says, _switch_on(context), source, key=_CONNECTOR)
     size = number(str(pool))
     if isinstance(pool, bool) or size is None or size <= 0:
-        return _bad(f"host_pool_gib is {shortened(str(pool))}, not a number of GiB above 0", HISPARSE_FLAG, source)
+        says = f"{_POOL} is {shortened(str(pool))}, not a number of GiB above 0; {POOL_SIZE}"
+        return _bad(says, _switch_on(context), source, key=f"{_EXTRA}.{_POOL}")
     return None
 
 
@@ -377,13 +433,19 @@ def _attention(flag: Flag, value: str, context: Context) -> Ruling | None:  # no
     source = "config/attention.py"
     if not known:
         return Ruling(
-            Kind.NOT_YET, Severity.REFUSED, f"HiSparse is there since vLLM {HISPARSE_SINCE}", "a newer release", source
+            Kind.NOT_YET,
+            Severity.REFUSED,
+            f"HiSparse is there since vLLM {HISPARSE_SINCE}",
+            "a newer release",
+            source,
+            key="hisparse_config",
         )
     strange = [key for key in inner if key not in known]
     if strange:
         why = FOREIGN_KEYS.get(strange[0], "is no key of hisparse_config")
         instead = HISPARSE_FLAG if strange[0] in ("host_pool_gib", "host_to_device_ratio") else ""
-        return _bad(f'"{shortened(strange[0])}" {why}; {_offer(known)}', instead, source)
+        key = f"hisparse_config.{strange[0]}"
+        return _bad(f'"{shortened(strange[0])}" {why}; {_offer(known)}', instead, source, key=key)
     if not context.hisparse:
         return Ruling(
             Kind.CONFLICT,
@@ -391,6 +453,7 @@ def _attention(flag: Flag, value: str, context: Context) -> Ruling | None:  # no
             "hisparse_config alone does not switch HiSparse on: it needs a HiSparseConnector with host_pool_gib",
             HISPARSE_FLAG,
             "v1/hisparse/layout.py",
+            key="hisparse_config",
         )
     return None
 
@@ -412,7 +475,9 @@ def _with_hisparse(flag: Flag, value: str, context: Context) -> Ruling | None:
     if flag.long == "--compilation-config" and context.release != HISPARSE_SINCE:
         config = context.documents.get(flag.long)
         if isinstance(config, dict) and config.get("cudagraph_mode") == "FULL":
-            return _conflict("HiSparse does not support cudagraph_mode FULL", "FULL_AND_PIECEWISE, the default", source)
+            instead = "FULL_AND_PIECEWISE, the default"
+            found = _conflict("HiSparse does not support cudagraph_mode FULL", instead, source)
+            return replace(found, key="cudagraph_mode")
     return None
 
 
@@ -431,7 +496,7 @@ _RULES: Final[Mapping[str, Judge]] = MappingProxyType(
         "--dtype": _dtype,
         "--gpu-memory-utilization": _utilization,
         "--kv-cache-dtype": _kv_cache_dtype,
-        "--kv-transfer-config": _kv_transfer,
+        _KV_TRANSFER: _kv_transfer,
         "--max-model-len": _max_model_len,
     }
 )

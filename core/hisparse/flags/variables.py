@@ -6,7 +6,7 @@ import difflib
 from dataclasses import replace
 from typing import Final
 
-from hisparse.flags import answers
+from hisparse.flags import answers, typography
 from hisparse.flags.answers import Answer
 from hisparse.flags.arguments import is_later, variable_history, variables_of
 from hisparse.flags.launch import Variable
@@ -28,11 +28,20 @@ def judge_variable(variable: Variable, context: Context, *, suggest: bool = True
 
     `suggest` looks for the name that may have been meant, which takes milliseconds.
     """
+    item = _judged(variable, context, suggest=suggest)
+    fault = typography.fault(variable.value.text)
+    if item.severity is not Severity.FINE or not fault or variable.value.opaque:
+        return item
+    instead = f"{variable.name}={shown_value(variable.name, typography.plain(variable.value.text))}"
+    return replace(item, kind=Kind.BAD_VALUE, severity=Severity.WARNING, says=fault, instead=instead, source="")
+
+
+def _judged(variable: Variable, context: Context, *, suggest: bool) -> Item:
     name, value = variable.name, variable.value.text
     shown = shown_value(name, value)
     item = Item(name, shown, Kind.REAL, Severity.FINE, source=_SOURCE, operator=RESERVED_ENV.get(name, ""))
     ours = name in variables_of(context.release)
-    if not variable.reaches and (ours or name.startswith(_PREFIX)):
+    if not variable.reaches and ours:
         says = "set where the engine does not get it: export it in the same shell, or hand it to the container with -e"
         instead = f"export {name}={shortened(shown)}"
         return replace(item, kind=Kind.NO_EFFECT, severity=Severity.WARNING, says=says, instead=instead)
@@ -49,12 +58,12 @@ def judge_variable(variable: Variable, context: Context, *, suggest: bool = True
     if not name.startswith(_PREFIX):
         says = "not vLLM's own; a library or the system may read it"
         return replace(item, kind=Kind.OTHER_PROGRAM, says=says, source="")
-    return _lost_variable(item, context, suggest=suggest)
+    return _lost_variable(item, context, suggest=suggest, reaches=variable.reaches)
 
 
-def _lost_variable(item: Item, context: Context, *, suggest: bool) -> Item:
-    """One of vLLM's, by its name, that the release does not read."""
-    strict = _STRICT in context.values and _STRICT not in context.off
+def _lost_variable(item: Item, context: Context, *, suggest: bool, reaches: bool) -> Item:
+    """One of vLLM's, by its name, that the release does not read; exporting it would help nobody."""
+    strict = reaches and _STRICT in context.values and _STRICT not in context.off
     severity = Severity.REFUSED if strict else Severity.WARNING
     what = "vLLM refuses to start with it" if strict else "vLLM warns and goes on without it"
     lost = replace(item, severity=severity, source="platforms/interface.py")
