@@ -13,6 +13,8 @@ from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 
+from hisparse.nodes.catalogue import Pace
+
 
 class Absence(StrEnum):
     """Why a value is not there."""
@@ -353,7 +355,8 @@ class Exporter:
 class NodeReading:
     """Everything of one poll. at is the wall clock, monotonic seconds since some start, for rates.
 
-    expected_gpus is what the Node object or GPU feature discovery promises.
+    expected_gpus is what the Node object or GPU feature discovery promises. fresh are the paces whose signals were read
+    anew; those of the others are what they were in the poll before.
     """
 
     at: datetime
@@ -369,3 +372,4 @@ class NodeReading:
     exporter: Exporter | Missing = UNREAD
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    fresh: frozenset[Pace] = frozenset(Pace)

@@ -17,6 +17,8 @@ from hisparse.nodes.catalogue import Verb
 WANTED_FILE: Final = "wanted.json"
 RECORDS_FILE: Final = "records.json"
 FORMAT: Final = 1
+ALL_CPUS: Final = "cpu"
+"""What the target of a cpufreq change begins with, before the slash: every CPU of the node."""
 
 
 class Phase(StrEnum):
@@ -40,13 +42,23 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class Change:
-    """One setting of the host. target is a GPU's UUID, the name of a sysctl, or "cpuN/scaling_governor".
+    """One setting of the host. target is a GPU's UUID, the name of a sysctl, or "cpu/scaling_governor" for all CPUs.
+
+    A `Record` names the CPU that it is of: "cpu7/scaling_governor".
 
     Values are text as the host spells them; power in milliwatts.
     """
 
     target: str
     new: str
+
+
+def covers(target: str, recorded: str) -> bool:
+    """Whether a change's target is, or comprises, that of a record: "cpu/x" comprises "cpu7/x"."""
+    if not target.startswith(f"{ALL_CPUS}/"):
+        return target == recorded
+    cpu, slash, setting = recorded.partition("/")
+    return cpu.removeprefix(ALL_CPUS).isdigit() and slash + setting == target.removeprefix(ALL_CPUS)
 
 
 @dataclass(frozen=True)

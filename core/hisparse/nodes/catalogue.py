@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fractions import Fraction
 from types import MappingProxyType
+
+from hisparse.nodes.findings import State
 
 
 class NodeCondition(StrEnum):
@@ -49,20 +52,44 @@ class Verb(StrEnum):
 class Threshold:
     """From where a value is a warning and from where it is critical; None where it never is.
 
-    Numbers are exact text in the check's unit, compared as fractions; rising says that more is worse.
+    Numbers are exact text in the check's unit, compared as fractions; rising says that more is worse. inclusive: the
+    limit itself is a fault already. leave: a fault ends only beyond this value, where that is not where it began.
     """
 
     warn: str | None = None
     critical: str | None = None
     rising: bool = True
+    inclusive: bool = False
+    leave: str | None = None
+
+    def state_of(self, value: Fraction | int) -> State:
+        """The verdict on a value, without any patience."""
+        if self._reached(value, self.critical):
+            return State.CRITICAL
+        return State.WARN if self._reached(value, self.warn) else State.OK
+
+    def ended_by(self, value: Fraction | int) -> bool:
+        """Whether a value counts towards the end of a fault; between warn and leave it does not."""
+        if self.state_of(value) is not State.OK:
+            return False
+        return self.leave is None or (value < Fraction(self.leave) if self.rising else value > Fraction(self.leave))
+
+    def _reached(self, value: Fraction | int, limit: str | None) -> bool:
+        if limit is None:
+            return False
+        bound = Fraction(limit)
+        if value == bound:
+            return self.inclusive
+        return value > bound if self.rising else value < bound
 
 
 @dataclass(frozen=True)
 class Check:
     """One row of the catalogue.
 
-    enter_polls readings in a row turn a subject worse, leave_polls turn it better again. leave_polls None: only a
-    person, or another boot, ends it. boot_grace_s and pin_grace: how long after boot, and whether during a pin
+    enter_polls readings in a row turn a subject worse (critical_enter_polls to critical, where that differs),
+    leave_polls turn it better again. leave_polls None: only a person, or another boot, ends it; critical_stays says so
+    of critical alone. boot_grace_s and pin_grace: how long after boot, and whether during a pin
     window, a fault is not taken for one. profiles are thresholds of single GPU products, by the name in
     hisparse.hardware; threshold is that of all others.
     """
@@ -80,7 +107,9 @@ class Check:
     threshold: Threshold = Threshold()
     profiles: Mapping[str, Threshold] = field(default_factory=lambda: MappingProxyType({}))
     enter_polls: int = 3
+    critical_enter_polls: int | None = None
     leave_polls: int | None = 10
+    critical_stays: bool = False
     boot_grace_s: int = 0
     pin_grace: bool = False
     condition: NodeCondition | None = None

@@ -126,6 +126,10 @@ class HiSparseNodeStatus(Reported):
 
     state: State | None = None
     """The worst of the findings."""
+    faults: int | None = None
+    """Findings that are a fault: Warn or Critical."""
+    gpus: int | None = None
+    """GPUs that the agent sees."""
     findings: Annotated[list[FindingStatus], Field(max_length=512)] | None = None
     """Every check on every subject, faults first."""
     inventory: Inventory | None = None
