@@ -1,7 +1,9 @@
-"""The generated CRD is what an API server takes, and what the models say."""
+"""The generated CRDs are what an API server takes, and what the models say."""
 
 import json
 import re
+import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,7 +19,7 @@ from hisparse.rules import ExactlyOne, Form, Rule, Strict, cel_text
 from hisparse.spec import NAME_RULES, PLURAL
 from hisparse_testenv.shared import Cluster
 from hisparse_toolkit import generate
-from hisparse_toolkit.generate import NotStructuralError, structural
+from hisparse_toolkit.generate import INFERENCE, NODE, POLICY, RESOURCES, NotStructuralError, Resource, structural
 
 CRDS = Path(__file__).parents[2] / "crds"
 KUBERNETES = "1.34"
@@ -30,10 +32,24 @@ NOT_STRUCTURAL = ("$ref", "$defs", "const", "uniqueItems", "prefixItems", "discr
 Node = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def schema() -> Node:
-    found: Node = generate.crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+@pytest.fixture(params=RESOURCES, ids=lambda one: one.kind, scope="module")
+def resource(request: pytest.FixtureRequest) -> Resource:
+    found: Resource = request.param
     return found
+
+
+@pytest.fixture(scope="module")
+def schema(resource: Resource) -> Node:
+    return schema_of(resource)
+
+
+def schema_of(resource: Resource) -> Node:
+    found: Node = generate.crd(resource)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return found
+
+
+def parts(schema: Node) -> list[str]:
+    return [one for one in ("spec", "status") if one in schema["properties"]]
 
 
 def nodes(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
@@ -75,17 +91,19 @@ def pitfalls(node: Node) -> list[str]:
 def test_the_files_are_what_the_models_say(tmp_path: Path) -> None:
     """`make generate` was run after the last change of a model."""
     generate.write(tmp_path)
-    for name in (generate.CRD_FILE, generate.REFERENCE_FILE):
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written == {path.name for path in CRDS.iterdir()} == {*(one.file for one in RESOURCES), "README.md"}
+    for name in written:
         assert (CRDS / name).read_text() == (tmp_path / name).read_text(), f"crds/{name} is stale; run make generate"
 
 
-def test_the_same_models_give_the_same_file() -> None:
-    assert generate.crd_text() == generate.crd_text()
-    assert yaml.safe_load(generate.crd_text()) == generate.crd()
+def test_the_same_models_give_the_same_file(resource: Resource) -> None:
+    assert generate.crd_text(resource) == generate.crd_text(resource)
+    assert yaml.safe_load(generate.crd_text(resource)) == generate.crd(resource)
 
 
-def test_the_crd_is_valid_in_the_strict_sense() -> None:
-    kubernetes_validate.validate(generate.crd(), KUBERNETES, strict=True)
+def test_the_crd_is_valid_in_the_strict_sense(resource: Resource) -> None:
+    kubernetes_validate.validate(generate.crd(resource), KUBERNETES, strict=True)
 
 
 def test_the_crd_has_none_of_the_known_pitfalls(schema: Node) -> None:
@@ -108,11 +126,12 @@ def test_the_linter_sees_each_pitfall() -> None:
     assert len(pitfalls(bad)) == 14
 
 
-def test_the_crd_fits_into_a_plain_apply() -> None:
-    assert len(generate.crd_text()) < WANTED_SIZE
-    assert len(json.dumps(generate.crd())) < LAST_APPLIED_LIMIT
+def test_the_crd_fits_into_a_plain_apply(resource: Resource) -> None:
+    assert len(generate.crd_text(resource)) < WANTED_SIZE
+    assert len(json.dumps(generate.crd(resource))) < LAST_APPLIED_LIMIT
 
 
+@pytest.mark.parametrize("resource", [INFERENCE, POLICY], ids=lambda one: one.kind, indirect=True)
 def test_everything_that_a_rule_walks_has_an_end(schema: Node) -> None:
     """The API server multiplies; what has no limit counts as endless, and the CRD is refused."""
     spec = schema["properties"]["spec"]
@@ -126,15 +145,15 @@ def test_everything_that_a_rule_walks_has_an_end(schema: Node) -> None:
 
 
 def test_every_field_is_explained(schema: Node) -> None:
-    for part in ("spec", "status"):
+    for part in parts(schema):
         for path, node in nodes(schema["properties"][part], part):
             if not path.endswith("[]") and not path.endswith((".name", ".mountPath")):
                 assert node.get("description", "").endswith("."), path
 
 
-def test_every_field_is_in_the_reference(schema: Node) -> None:
-    reference = generate.reference()
-    for part in ("spec", "status"):
+def test_every_field_is_in_the_reference(resource: Resource, schema: Node) -> None:
+    reference = generate.reference().split(f"# {resource.kind} (")[1].split("\n# ")[0]
+    for part in parts(schema):
         for path, node in nodes(schema["properties"][part], part):
             if "." in path and not path.endswith("[]") and "preserve-unknown" not in json.dumps(node):
                 assert f"| `{path}` |" in reference, path
@@ -152,19 +171,42 @@ def test_every_rule_reads_well_in_the_reference() -> None:
     assert "(value)" not in generate.reference()
 
 
-def test_names_and_columns_are_those_of_the_api(schema: Node) -> None:
-    spec = generate.crd()["spec"]
-    assert spec["names"]["shortNames"] == ["hsi"]
-    assert spec["scope"] == "Namespaced"
+@pytest.mark.parametrize(
+    ("resource", "short_name", "scope", "plain", "wide"),
+    [
+        pytest.param(
+            INFERENCE,
+            "hsi",
+            "Namespaced",
+            ["Ready", "Reason", "Replicas", "Model", "Context", "Tier", "Pool", "MaxConc", "Age"],
+            ["Endpoint", "Revision"],
+            id="inference",
+        ),
+        pytest.param(
+            NODE,
+            "hsn",
+            "Cluster",
+            ["State", "Faults", "GPUs", "Driver", "Observed", "Age"],
+            ["Reason", "Policy", "Agent"],
+            id="node",
+        ),
+        pytest.param(POLICY, "hsnp", "Cluster", ["DryRun", "Remedies", "Selected", "Age"], ["Accepted"], id="policy"),
+    ],
+    indirect=["resource"],
+)
+def test_names_and_columns_are_those_of_the_api(
+    resource: Resource, schema: Node, short_name: str, scope: str, plain: list[str], wide: list[str]
+) -> None:
+    spec = generate.crd(resource)["spec"]
+    assert spec["names"]["shortNames"] == [short_name]
+    assert spec["scope"] == scope
     (version,) = spec["versions"]
     columns = {one["name"]: one.get("priority", 0) for one in version["additionalPrinterColumns"]}
-    assert list(columns) == [
-        "Ready", "Reason", "Replicas", "Model", "Context", "Tier", "Pool", "MaxConc", "Age", "Endpoint", "Revision",
-    ]  # fmt: skip
-    assert [name for name, priority in columns.items() if priority] == ["Endpoint", "Revision"]
-    known = {path.removeprefix(".") for path, _ in nodes(schema)}
+    assert list(columns) == [*plain, *wide]
+    assert [name for name, priority in columns.items() if priority] == wide
+    known = {path.removeprefix(".").replace("[]", "") for path, _ in nodes(schema)}
     for column in version["additionalPrinterColumns"]:
-        path = column["jsonPath"].split("[")[0].removeprefix(".")
+        path = column["jsonPath"].split("[?")[0].replace("[*]", "").removeprefix(".")
         assert path in known or path.startswith("metadata."), path
 
 
@@ -219,17 +261,26 @@ def test_a_literal_in_cel_keeps_its_quotes_and_backslashes() -> None:
     assert cel_text('a"b\\c') == r'"a\"b\\c"'
 
 
-def test_the_name_is_judged_at_the_root(schema: Node) -> None:
+def test_the_name_is_judged_at_the_root() -> None:
+    schema = schema_of(INFERENCE)
     assert len(schema["x-kubernetes-validations"]) == len(NAME_RULES)
     assert schema["properties"]["metadata"] == {"type": "object"}
 
 
+def test_a_node_has_nothing_to_set_and_a_policy_does_nothing_unless_it_says_so() -> None:
+    assert set(schema_of(NODE)["properties"]) == {"apiVersion", "kind", "metadata", "status"}
+    assert "required" not in schema_of(NODE)
+    assert schema_of(POLICY)["properties"]["spec"]["properties"]["dryRun"]["default"] is True
+
+
 @pytest.mark.cluster
-def test_a_plain_apply_installs_it(cluster: Cluster) -> None:
+def test_a_plain_apply_installs_it(cluster: Cluster, resource: Resource) -> None:
     """Client-side, so that the whole file has to fit into an annotation."""
-    cluster.kubectl("apply", "-f", str(CRDS / generate.CRD_FILE))
-    install_crd(cluster)
-    installed = json.loads(cluster.kubectl("get", "crd", f"{PLURAL}.inference.hisparse.dev", "-o", "json").stdout)
+    cluster.kubectl("apply", "-f", str(CRDS / resource.file))
+    name = f"{resource.plural}.inference.hisparse.dev"
+    cluster.kubectl("wait", "--for=create", f"crd/{name}", "--timeout=20s")
+    cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=20s")
+    installed = json.loads(cluster.kubectl("get", "crd", name, "-o", "json").stdout)
     conditions = {one["type"]: one["status"] for one in installed["status"]["conditions"]}
     assert conditions.get("NonStructuralSchema", "False") == "False"
     assert conditions["NamesAccepted"] == "True"
@@ -281,3 +332,103 @@ def test_an_object_scales_and_lists_as_a_user_expects(cluster: Cluster, namespac
     )
     assert scale["spec"]["replicas"] == 3
     assert scale["status"] == {"replicas": 3, "selector": "a=b"}
+
+
+def served(cluster: Cluster, resource: Resource) -> None:
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS / resource.file))
+    deadline = time.monotonic() + 30
+    path = f"/apis/inference.hisparse.dev/v1alpha1/{resource.plural}?limit=1"
+    while cluster.kubectl("get", "--raw", path, check=False).returncode:
+        assert time.monotonic() < deadline, f"{resource.plural} are not served"
+        time.sleep(0.1)
+
+
+@pytest.mark.cluster
+def test_a_node_lists_as_an_engineer_expects(cluster: Cluster) -> None:
+    served(cluster, NODE)
+    name = f"n-{secrets.token_hex(3)}"
+    document = {"apiVersion": "inference.hisparse.dev/v1alpha1", "kind": "HiSparseNode", "metadata": {"name": name}}
+    cluster.kubectl("create", "-f", "-", input=json.dumps(document))
+    status = {
+        "state": "Critical",
+        "faults": 2,
+        "gpus": 8,
+        "inventory": {"driver": "580.159.04"},
+        "observedAt": "2026-11-29T00:00:00Z",
+        "policy": "all",
+        "agentVersion": "0.1.0",
+        "conditions": [
+            {
+                "type": "Healthy",
+                "status": "False",
+                "reason": "LinksDown",
+                "message": "m",
+                "lastTransitionTime": "2026-11-29T00:00:00Z",
+            }
+        ],
+    }
+    patch = json.dumps({"status": status})
+    cluster.kubectl("patch", f"hsn/{name}", "--subresource=status", "--type=merge", "-p", patch)
+    wide = cluster.kubectl("get", "hsn", name, "-o", "wide").stdout.splitlines()
+    assert wide[0].split() == [
+        "NAME", "STATE", "FAULTS", "GPUS", "DRIVER", "OBSERVED", "AGE", "REASON", "POLICY", "AGENT",
+    ]  # fmt: skip
+    row = wide[1].split()
+    assert row[:5] == [name, "Critical", "2", "8", "580.159.04"]
+    assert row[7:] == ["LinksDown", "all", "0.1.0"]
+    cluster.kubectl("delete", "hsn", name)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("spec", "refused"),
+    [
+        pytest.param({}, None, id="an empty policy is a dry run"),
+        pytest.param(
+            {
+                "nodeSelector": {"nvidia.com/gpu.present": "true"},
+                "remedies": [{"verb": "power-cap", "parameters": {"stepPercent": 10}}, {"verb": "sysctl"}],
+                "budget": {"maxNodes": "10%", "perNodePerHour": 1, "perNodePerDay": 3},
+                "breaker": {"percent": 20, "window": "10m"},
+                "taint": "PreferNoSchedule",
+                "dryRun": False,
+            },
+            None,
+            id="everything at once",
+        ),
+        pytest.param(
+            {"remedies": [{"verb": "sysctl", "parameters": {"sysctl": "vm.overcommit_memory"}}]},
+            "vm.overcommit_memory",
+            id="a setting that the actuator does not write",
+        ),
+        pytest.param(
+            {"remedies": [{"verb": "sysctl", "parameters": {"stepPercent": 10}}]},
+            "stepPercent",
+            id="a parameter of another verb",
+        ),
+        pytest.param({"remedies": [{"verb": "reboot"}]}, "Unsupported value", id="a verb that is not in the list"),
+        pytest.param(
+            {"budget": {"perNodePerHour": 4, "perNodePerDay": 3}}, "perNodePerDay", id="more in an hour than in a day"
+        ),
+    ],
+)
+def test_the_api_server_judges_a_policy(cluster: Cluster, spec: Node, refused: str | None) -> None:
+    served(cluster, POLICY)
+    name = f"p-{secrets.token_hex(3)}"
+    document = {
+        "apiVersion": "inference.hisparse.dev/v1alpha1",
+        "kind": "HiSparseNodePolicy",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+    done = cluster.kubectl("create", "-f", "-", input=json.dumps(document), check=False)
+    if refused is not None:
+        assert done.returncode == 1
+        assert refused in done.stderr
+        return
+    assert done.returncode == 0, done.stderr
+    row = cluster.kubectl("get", "hsnp", name).stdout.splitlines()[1].split()
+    assert row[1] == str(spec.get("dryRun", True)).lower()
+    if remedies := spec.get("remedies"):
+        assert row[2] == ",".join(one["verb"] for one in remedies) or row[2] == remedies[0]["verb"]
+    cluster.kubectl("delete", "hsnp", name)
