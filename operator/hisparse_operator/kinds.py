@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from hisparse.nodes import report
+
 GROUP: Final = "inference.hisparse.dev"
 LABEL: Final = f"{GROUP}/inference"
 """On every child: the name of the inference that it belongs to. Watches select by its presence."""
@@ -45,6 +47,8 @@ class Kind:
 
 INFERENCE: Final = Kind(f"{GROUP}/v1alpha1", "HiSparseInference", "hisparseinferences", selector=None)
 NODE: Final = Kind("v1", "Node", "nodes", "nodes", namespaced=False, selector=None)
+NODE_REPORT: Final = Kind(f"{GROUP}/v1alpha1", report.KIND, report.PLURAL, namespaced=False, selector=None)
+"""What the node agents found; a cluster without them need not have this kind."""
 EVENT: Final = Kind("v1", "Event", "events", selector=None)
 OWN_LEASE: Final = Kind(
     "coordination.k8s.io/v1", "Lease", "leases", selector=None, field_selector=f"metadata.name={LEASE}"

@@ -2,6 +2,7 @@
 
     lease --- leads ---> kopf watches --> cache --> queue --> workers: observe -> reconcile -> apply
                               whole lists --^         ^-- resync
+                      reports of node agents --^
 
 It stands by until it holds the lease and ends when it loses it: the pod's restart is the way back.
 """
@@ -34,7 +35,9 @@ from hisparse_operator.cluster.hub import HuggingFace, NoHub
 from hisparse_operator.cluster.kube import WRITE_S, Api, ApiError, NotFoundError, load_configuration
 from hisparse_operator.cluster.leader import Leader, Times
 from hisparse_operator.cluster.observe import Decisions, Observer
-from hisparse_operator.kinds import CHILDREN, INFERENCE, NODE, OWN_LEASE, Kind
+from hisparse_operator.cluster.reports import ReportWatch
+from hisparse_operator.decide import degraded
+from hisparse_operator.kinds import CHILDREN, INFERENCE, NODE, NODE_REPORT, OWN_LEASE, Kind
 from hisparse_operator.metrics import Metrics, own_version
 from hisparse_operator.worker import Worker
 from hisparse_operator.workqueue import WorkQueue
@@ -101,6 +104,7 @@ class Operator:
         self._worker = Worker(
             self._queue, observer, decisions, applier, metrics, resync_s=options.resync_s, now=_utc_now
         )
+        self._reports = None if options.namespaces else ReportWatch(api, self._cache, self._on_report, self._poke_all)
         self._lag = health.LoopLag()
         self._leads = False
         self._synced = asyncio.Event()
@@ -131,6 +135,8 @@ class Operator:
             asyncio.create_task(self._relist(), name="whole lists"),
             asyncio.create_task(stop.wait(), name="signal"),
         ]
+        if self._reports is not None:
+            others.append(asyncio.create_task(self._reports.run(), name="reports of nodes"))
         others.append(asyncio.create_task(self._watch(stop), name="watches"))
         done, _ = await asyncio.wait([*workers, *others], return_when=asyncio.FIRST_COMPLETED)
         told: set[str] = set()
@@ -200,6 +206,8 @@ class Operator:
         await self._await_crd()
         while not await self._list_all(count=False):  # noqa: ASYNC110 - polls the API server, not a variable
             await asyncio.sleep(_CRD_WAIT_S)
+        if self._reports is not None:
+            await self._reports.known.wait()
         self._synced.set()
         log.info("synced", objects=len(self._cache.keys()))
         await asyncio.sleep(_SECOND_LIST_S)
@@ -239,11 +247,21 @@ class Operator:
         if change is not None:
             self._poke(change)
 
+    def _on_report(self, change: Change) -> None:
+        self._metrics.watch_event(NODE_REPORT.kind)
+        item = change.new or change.old
+        if item is not None and degraded.is_news(change.old, change.new, _utc_now()):
+            for key in self._cache.keys_on(item["metadata"]["name"]):
+                self._queue.add(key, _NODE_DELAY_S)
+
+    def _poke_all(self) -> None:
+        for each in self._cache.keys():  # noqa: SIM118 - not a dict
+            self._queue.add(each, _NODE_DELAY_S)
+
     def _poke(self, change: Change) -> None:
         """Queue the inferences that a change may concern."""
         if change.kind == NODE:
-            for each in self._cache.keys():  # noqa: SIM118 - not a dict
-                self._queue.add(each, _NODE_DELAY_S)
+            self._poke_all()
             return
         for item in (change.old, change.new):
             key = None if item is None else key_of(change.kind, item)

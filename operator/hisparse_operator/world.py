@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
 Object = Mapping[str, Any]
@@ -19,13 +20,24 @@ class HubFiles:
     problem: str | None = None
 
 
+class Sight(Enum):
+    """Whether we see the reports of the node agents."""
+
+    SEEN = auto()
+    ABSENT = auto()
+    """The kind is not installed: nobody checks nodes here."""
+    HIDDEN = auto()
+    """We may not look (namespaced mode, or a right is missing)."""
+
+
 @dataclass(frozen=True)
 class World:
     """One inference and everything that bears on it, read once at the start of a pass.
 
     Children are those that carry our labels, whoever owns them. nodes is None where the operator may not look
-    (namespaced mode). previous_logs maps a pod to the last lines of its engine container's previous run, read only
-    for a failure that the status does not name yet.
+    (namespaced mode). node_reports are HiSparseNode objects, empty unless report_sight is SEEN. previous_logs maps a
+    pod to the last lines of its engine container's previous run, read only for a failure that the status does not name
+    yet.
     """
 
     inference: Object
@@ -39,6 +51,8 @@ class World:
     disruption_budgets: tuple[Object, ...] = ()
     endpoint_slices: tuple[Object, ...] = ()
     nodes: tuple[Object, ...] | None = ()
+    node_reports: tuple[Object, ...] = ()
+    report_sight: Sight = Sight.ABSENT
     hub: HubFiles | None = None
     previous_logs: Mapping[str, str] = field(default_factory=dict)
 

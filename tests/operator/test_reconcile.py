@@ -75,7 +75,7 @@ def test_from_ten_lines_to_ready() -> None:
     cluster.settle()
     assert cluster.status["phase"] == "Ready"
     assert cluster.status["endpoint"] == {"url": "http://llama.serving.svc:8000", "service": "llama"}
-    assert {str(name): cluster.reason(name) for name in ConditionType} == {
+    assert {one["type"]: f"{one['status']}/{one['reason']}" for one in cluster.status["conditions"]} == {
         "Accepted": "True/Valid",
         "PlanFeasible": "True/Fits",
         "Scheduled": "True/AllScheduled",

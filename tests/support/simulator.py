@@ -12,7 +12,7 @@ from hisparse_operator.decide.reasons import ConditionType, EventReason, Reason
 from hisparse_operator.decide.reconcile import reconcile, wants_hub, wants_logs
 from hisparse_operator.kinds import LABEL
 from hisparse_operator.settings import OperatorSettings
-from hisparse_operator.world import Event, HubFiles, Outcome, World
+from hisparse_operator.world import Event, HubFiles, Outcome, Sight, World
 
 START = datetime(2026, 11, 29, 12, tzinfo=UTC)
 BAD = "--enable-nonsense"
@@ -53,6 +53,13 @@ def inference(spec: Mapping[str, Any], **metadata: Any) -> dict[str, Any]:
     }
 
 
+def finding(check: str, subject: str, state: str = "Critical", **rest: Any) -> dict[str, Any]:
+    """One finding of a node agent."""
+    stamp = START.strftime("%Y-%m-%dT%H:%M:%SZ")
+    said = {"since": stamp, "reason": "Found", "message": f"{check} of {subject} is not as it should be."}
+    return {"check": check, "subject": subject, "state": state, **said, **rest}
+
+
 class RefusedError(Exception):
     """The API server does not take a document."""
 
@@ -73,6 +80,9 @@ class SmallCluster:
         self.log = "ValueError: nothing that anybody knows"
         self.full: set[str] = set()
         """Nodes that somebody else fills."""
+        self.reports: dict[str, dict[str, Any]] = {}
+        """What node agents say, by node."""
+        self.report_sight = Sight.ABSENT
         self.hanging: set[str] = set()
         """Pods that do not end."""
         self._serial = 0
@@ -96,6 +106,8 @@ class SmallCluster:
             disruption_budgets=kind("PodDisruptionBudget"),
             endpoint_slices=self._slices(),
             nodes=None if self.nodes is None else tuple(self.nodes),
+            node_reports=tuple(self.reports.values()) if self.report_sight is Sight.SEEN else (),
+            report_sight=self.report_sight,
         )
         if wants_hub(world) is not None:
             world = replace(world, hub=self.hub)
@@ -209,6 +221,15 @@ class SmallCluster:
         for one in self.nodes or ():
             if one["metadata"]["name"] == name:
                 one["spec"]["unschedulable"] = on
+
+    def report(self, name: str, *findings: dict[str, Any], age: timedelta = timedelta(0)) -> None:
+        """The agent of a node reports; there are reports in this cluster from now on."""
+        self.report_sight = Sight.SEEN
+        observed = (self.now - age).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.reports[name] = {
+            "metadata": {"name": name, "uid": f"report-of-{name}", "resourceVersion": "1"},
+            "status": {"observedAt": observed, "findings": list(findings)},
+        }
 
     def heal(self) -> None:
         """Everything outside of the operator is well again."""

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hisparse_operator.kinds import CHILDREN, INFERENCE, LABEL, NODE, Kind
-from hisparse_operator.world import Object
+from hisparse.nodes.findings import State
+from hisparse_operator.kinds import CHILDREN, INFERENCE, LABEL, NODE, NODE_REPORT, POD, Kind
+from hisparse_operator.world import Object, Sight
 
 _GRAVES: Final = 4096
+_TOLD_STATES: Final = frozenset({State.CRITICAL.value, State.WARN.value, State.UNKNOWN.value})
 
 
 @dataclass(frozen=True, order=True)
@@ -78,10 +80,24 @@ def node_facts(node: Object) -> Mapping[str, Any]:
     }
 
 
+def report_facts(report: Object) -> Object:
+    """What of a node agent's report may change a decision: when it was made, and what is not well or not known."""
+    meta, status = report["metadata"], report.get("status") or {}
+    findings = [one for one in status.get("findings") or () if one.get("state") in _TOLD_STATES]
+    return {
+        "apiVersion": NODE_REPORT.api_version,
+        "kind": NODE_REPORT.kind,
+        "metadata": {key: meta[key] for key in ("name", "uid", "resourceVersion") if key in meta},
+        "status": {key: status[key] for key in ("observedAt",) if key in status} | {"findings": findings},
+    }
+
+
 def slim(kind: Kind, item: Object) -> Object:
     """The parts worth keeping in memory."""
     if kind == NODE:
         return node_facts(item)
+    if kind == NODE_REPORT:
+        return report_facts(item)
     if kind.kind in ("Pod", "EndpointSlice") and "managedFields" in item["metadata"]:
         # we never write these, so who owns which field of them is of no use
         meta = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
@@ -100,12 +116,18 @@ def _same(old: Object, new: Object) -> bool:
 
 
 class Cache:
-    """The objects that concern us, by kind and name, and by the inference that they belong to."""
+    """The objects that concern us, by kind and name, and by the inference that they belong to.
+
+    report_sight is what whoever watches HiSparseNode objects has found out about seeing them.
+    """
 
     def __init__(self) -> None:
-        self._items: dict[Kind, dict[tuple[str, str], Object]] = {kind: {} for kind in (INFERENCE, NODE, *CHILDREN)}
+        self._items: dict[Kind, dict[tuple[str, str], Object]] = {
+            kind: {} for kind in (INFERENCE, NODE, NODE_REPORT, *CHILDREN)
+        }
         self._children: dict[Kind, dict[Key, set[tuple[str, str]]]] = {kind: defaultdict(set) for kind in CHILDREN}
         self._graves: OrderedDict[str, float] = OrderedDict()
+        self.report_sight = Sight.ABSENT
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """One object, None if we know of none."""
@@ -122,7 +144,19 @@ class Cache:
 
     def nodes(self) -> tuple[Object, ...]:
         """All nodes, by name."""
-        return tuple(item for _, item in sorted(self._items[NODE].items(), key=lambda pair: pair[0]))
+        return self._all(NODE)
+
+    def node_reports(self) -> tuple[Object, ...]:
+        """All reports of node agents, by name; none where we do not see them (any more)."""
+        return self._all(NODE_REPORT) if self.report_sight is Sight.SEEN else ()
+
+    def keys_on(self, node: str) -> tuple[Key, ...]:
+        """The inferences with a pod on this node."""
+        return tuple(
+            key
+            for key, places in self._children[POD].items()
+            if any((self._items[POD][place].get("spec") or {}).get("nodeName") == node for place in places)
+        )
 
     def inferences(self) -> tuple[Object, ...]:
         """All inferences."""
@@ -176,6 +210,9 @@ class Cache:
         ]
         changes = [self.remove(kind, item) for item in gone] + [self.put(kind, item) for item in listed]
         return tuple(change for change in changes if change is not None)
+
+    def _all(self, kind: Kind) -> tuple[Object, ...]:
+        return tuple(item for _, item in sorted(self._items[kind].items(), key=lambda pair: pair[0]))
 
     def _index(self, kind: Kind, place: tuple[str, str], old: Object | None, new: Object | None) -> None:
         if kind not in self._children:

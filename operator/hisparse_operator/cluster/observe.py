@@ -15,7 +15,7 @@ from hisparse_operator.cluster.hub import Hub
 from hisparse_operator.cluster.kube import Api, ApiError
 from hisparse_operator.decide.pods import ENGINE, container_status
 from hisparse_operator.kinds import CHILDREN, POD
-from hisparse_operator.world import Object, Outcome, World
+from hisparse_operator.world import Object, Outcome, Sight, World
 
 log: Final = structlog.get_logger(__name__)
 LOG_LINES: Final = 400
@@ -62,7 +62,13 @@ class Observer:
         children: dict[str, Any] = {
             kind.world: self._cache.children(kind, key) for kind in CHILDREN if kind.world is not None
         }
-        return World(inference, **children, nodes=self._cache.nodes() if self._nodes else None)
+        return World(
+            inference,
+            **children,
+            nodes=self._cache.nodes() if self._nodes else None,
+            node_reports=self._cache.node_reports() if self._nodes else (),
+            report_sight=self._cache.report_sight if self._nodes else Sight.HIDDEN,
+        )
 
     async def _log(self, key: Key, pod: Object) -> str:
         """The last lines of the run that ended; empty where they cannot be had (evicted, node gone)."""

@@ -86,6 +86,13 @@ def _event(condition: Condition, before: str) -> Event | None:
             return Event(
                 "Warning", condition.reason.value, f"The spec cannot be used: {condition.message.rstrip('.')}."
             )
+        case ConditionType.DEGRADED, Status.TRUE:
+            return Event("Warning", condition.reason.value, message)
+        case ConditionType.DEGRADED, _:
+            # the end of a fault, or of what was known; that it has never been known is no news
+            told = condition.reason is Reason.NODES_HEALTHY and before == "True"
+            lost = condition.status is Status.UNKNOWN and before in ("True", "False")
+            return Event("Normal", condition.reason.value, message) if told or lost else None
         case ConditionType.PLAN_FEASIBLE, Status.TRUE if before != "True":
             return Event("Normal", EventReason.PLAN_FITS.value, message)
         case (

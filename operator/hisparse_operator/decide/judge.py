@@ -9,6 +9,7 @@ from typing import Any, Final
 from hisparse.units import format_duration
 from hisparse_operator.decide.capacity import GPU_RESOURCE
 from hisparse_operator.decide.conditions import Condition, Status, share, status_of
+from hisparse_operator.decide.degraded import Reports, degraded
 from hisparse_operator.decide.failures import Trouble, refusal_of, scheduling_of, trouble_of
 from hisparse_operator.decide.identity import REVISION_LABEL, controller_name, name_of
 from hisparse_operator.decide.intent import Intent, plan_feasible
@@ -29,7 +30,10 @@ _ZERO: Final = "spec.replicas is 0; scale up to serve"
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything that a condition may look at. before is the old status; strays are pods of no revision."""
+    """Everything that a condition may look at. before is the old status; strays are pods of no revision.
+
+    reports are those of the node agents; None where there are none to look at.
+    """
 
     intent: Intent
     wanted: int
@@ -41,6 +45,7 @@ class Scene:
     places: Places = field(default_factory=lambda: Places(None, {}))
     strays: tuple[EnginePod, ...] = ()
     name: str = ""
+    reports: Reports | None = None
 
     @property
     def target(self) -> str:
@@ -108,6 +113,8 @@ def conditions(scene: Scene) -> tuple[Condition, ...]:
         _available(scene),
         progressing := _progressing(scene),
         _ready(scene, feasible, progressing, (scheduled, workload, route)),
+        # told and no more: neither Ready nor Available looks at it
+        degraded(scene.reports, scene.active) if scene.reports is not None else None,
     )
     return tuple(condition for condition in judged if condition is not None)
 

@@ -13,7 +13,7 @@ from typing import Final
 
 
 class ConditionType(StrEnum):
-    """True is the good state of each. One that nothing can judge yet is absent, never True."""
+    """True is the good state of each but Degraded. One that nothing can judge yet is absent, never True."""
 
     ACCEPTED = "Accepted"
     PLAN_FEASIBLE = "PlanFeasible"
@@ -24,6 +24,7 @@ class ConditionType(StrEnum):
     AVAILABLE = "Available"
     PROGRESSING = "Progressing"
     READY = "Ready"
+    DEGRADED = "Degraded"
 
 
 class Reason(StrEnum):
@@ -85,6 +86,14 @@ class Reason(StrEnum):
     # Ready
     PROVEN = "Proven"
     REFUSED = "Refused"
+    # Degraded
+    NODE_CRITICAL = "NodeCritical"
+    NODE_WARNING = "NodeWarning"
+    NODES_HEALTHY = "NodesHealthy"
+    NO_PODS_ON_NODES = "NoPodsOnNodes"
+    NODE_NOT_REPORTED = "NodeNotReported"
+    NODE_REPORT_STALE = "NodeReportStale"
+    NODE_REPORTS_HIDDEN = "NodeReportsHidden"
 
 
 MEANING: Final[Mapping[Reason, str]] = MappingProxyType(
@@ -137,6 +146,13 @@ MEANING: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.CHILD_CONFLICT: "an object that belongs to somebody else has a name that we need",
         Reason.PROVEN: "accepted, planned, ready and routed, all for this generation",
         Reason.REFUSED: "the API server refuses one of our writes; the message is its own",
+        Reason.NODE_CRITICAL: "a node agent found something critical on a node of a pod; the message has what it costs",
+        Reason.NODE_WARNING: "a node agent warns of a node of a pod; the message has what it costs",
+        Reason.NODES_HEALTHY: "every node of a pod has a fresh report, with no fault that concerns the pod",
+        Reason.NO_PODS_ON_NODES: "no pod has a node, so there is no node to judge",
+        Reason.NODE_NOT_REPORTED: "a node of a pod has no HiSparseNode that can be used; its agent may not run",
+        Reason.NODE_REPORT_STALE: "the agent of a node of a pod is silent; what it said last counts no more",
+        Reason.NODE_REPORTS_HIDDEN: "the operator may not read HiSparseNode objects",
     }
 )
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
 
-from hisparse_operator.decide import events, failures, intent, judge, pods, revisions, rollout, status
+from hisparse_operator.decide import degraded, events, failures, intent, judge, pods, revisions, rollout, status
 from hisparse_operator.decide.children import Children
 from hisparse_operator.decide.conditions import Status
 from hisparse_operator.decide.identity import Parent, family, is_going, labels_of, parent_of, revision_of
@@ -66,6 +66,7 @@ def reconcile(world: World, now: datetime, settings: OperatorSettings) -> Outcom
         places=places,
         strays=_strays(seen, fleets, parent),
         name=parent.name,
+        reports=degraded.Reports.of(world.report_sight, world.node_reports, now),
     )
     judged = judge.conditions(scene)
     report = status.document(
@@ -159,11 +160,14 @@ def _step(
 
 
 def _retry(scene: Scene, now: datetime) -> int | None:
-    """Where time alone changes something: the hub answers again, leftovers are collected, a pod should have ended."""
+    """Where time alone changes something: the hub answers again, leftovers are collected, a pod should have ended,
+    the report of a node gets too old.
+    """
     moments = [CONFLICT_RETRY_SECONDS] if scene.conflicts else []
     planned = scene.intent.planned
     if planned is not None and planned.reason is Reason.UNKNOWN_MODEL_FACTS and not scene.intent.rolled_out:
         moments.append(HUB_RETRY_SECONDS)
-    due = (pods.due(pod.raw) for fleet in scene.fleets for pod in fleet.pods if not pod.overdue and not pod.finished)
+    due = [pods.due(pod.raw) for fleet in scene.fleets for pod in fleet.pods if not pod.overdue and not pod.finished]
+    due.append(degraded.next_look(scene.reports, scene.active) if scene.reports is not None else None)
     moments += [max(1, math.ceil((moment - now).total_seconds())) for moment in due if moment is not None]
     return min(moments, default=None)
