@@ -1,0 +1,156 @@
+"""One poll of the remedies: from findings and what stood before to the wish that is written down.
+
+    before, findings, policy, records ──> wishes ──> asked ──> gates ──> allowed ─┐
+                                             └────── standing ────────────────────┴──> wish, or "would" in a dry run
+
+The caller writes `wish` into wanted.json at every poll, so that the actuator hears us. It holds a slot of the pool
+as long as `needs_slot`: where `slot` was Free it takes one before it writes, and where that fails it calls again with
+Full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from hisparse.nodes.catalogue import Check
+from hisparse.nodes.findings import Finding
+from hisparse.nodes.policy import HiSparseNodePolicySpec
+from hisparse_agent.readings import NodeReading
+from hisparse_agent.records import ALL_CPUS, Change, Record, Records, Wanted
+from hisparse_agent.remedies.allowance import Decision, Situation, SlotState, Taken, decide, history_of
+from hisparse_agent.remedies.ours import Mute, in_force, mute_of, mutes_of
+from hisparse_agent.remedies.wishes import Basis, Note, wishes
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What one poll leaves to the next. would: the actions were only said, in a dry run.
+
+    history are the actions that were allowed, or would have been, in the last day.
+    """
+
+    actions: tuple[Wanted, ...] = ()
+    would: bool = True
+    history: tuple[Taken, ...] = ()
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """Everything that one poll looks at. mutes are a person's, beside those that follow from the records."""
+
+    findings: tuple[Finding, ...]
+    policy: HiSparseNodePolicySpec | None
+    policy_name: str
+    checks: Mapping[str, Check]
+    reading: NodeReading
+    records: Records | None
+    slot: SlotState
+    breaker_open: bool | None
+    now: datetime
+    mutes: tuple[Mute, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What to write, what to tell, and what to remember.
+
+    wish is empty in a dry run, without a policy and where nothing is wanted. mutes are all that hold now.
+    """
+
+    standing: Standing
+    wish: tuple[Wanted, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    notes: tuple[Note, ...] = ()
+    mutes: tuple[Mute, ...] = ()
+
+    @property
+    def needs_slot(self) -> bool:
+        """Whether the node has to hold a slot of its pool's budget for this."""
+        return bool(self.wish)
+
+
+def step(before: Standing, about: Circumstances) -> Outcome:
+    """Decide what is wanted of this node now."""
+    mutes = in_force((*about.mutes, *mutes_of(about.records, about.now)), about.now)
+    policy = about.policy
+    if policy is None:
+        return Outcome(Standing(history=before.history), mutes=mutes)
+    would = policy.dry_run
+    records = None if would else about.records
+    # What was only said must not come true without asking, and what is in force goes when the policy says dry run.
+    same_kind = before.would is would
+    actions = before.actions if same_kind and _may_go_on(about.slot, would=would) else ()
+    history = history_of(records, _remembered(before, records, about.now) if same_kind else (), about.now)
+    unmuted = tuple(action for action in actions if mute_of(action.check, mutes, about.now) is None)
+    basis = Basis(about.findings, policy, about.policy_name, about.checks, about.reading, about.now)
+    found = wishes(basis, unmuted, records)
+    situation = Situation(policy, about.slot, about.breaker_open, mutes, about.records, about.now)
+    standing = found.standing
+    decisions: list[Decision] = []
+    for asked in found.asked:
+        decision = decide(asked, situation, history)
+        decisions.append(decision)
+        if decision.allowed:
+            standing = (*_without(standing, asked), asked)
+            history = (*history, Taken(asked.id, about.now))
+    return Outcome(
+        standing=Standing(standing, would, history),
+        wish=() if would else standing,
+        decisions=tuple(decisions),
+        notes=found.notes,
+        mutes=mutes,
+    )
+
+
+def after_restart(records: Records | None) -> Standing:
+    """What stood before the agent was started again, as far as the host carries it."""
+    held: dict[str, list[Record]] = {}
+    for record in records.records if records else ():
+        if record.phase.holds:
+            held.setdefault(record.action, []).append(record)
+    return Standing(tuple(_wanted_again(of_one) for of_one in held.values()), would=not held)
+
+
+def _remembered(before: Standing, records: Records | None, now: datetime) -> tuple[Taken, ...]:
+    """What memory adds to the records: an action that the actuator has not taken up may be taken up only now."""
+    if before.would:
+        return before.history
+    recorded = {record.action for record in (records.records if records else ())}
+    pending = (Taken(action.id, now) for action in before.actions if action.id not in recorded)
+    return (*before.history, *pending)
+
+
+def _wanted_again(records: list[Record]) -> Wanted:
+    first = records[0]
+    changes = dict.fromkeys(Change(_asked_target(record.target), record.new) for record in records)
+    return Wanted(
+        id=first.action,
+        verb=first.verb,
+        changes=tuple(changes),
+        reason=first.reason,
+        check=first.check,
+        policy=first.policy,
+        ttl_seconds=first.ttl_seconds,
+        since=min(record.since for record in records),
+    )
+
+
+def _asked_target(recorded: str) -> str:
+    cpu, slash, setting = recorded.partition("/")
+    return f"{ALL_CPUS}/{setting}" if slash and cpu.removeprefix(ALL_CPUS).isdigit() else recorded
+
+
+def _may_go_on(slot: SlotState, *, would: bool) -> bool:
+    """Whether actions from before keep their share of the budget. One that is free again is simply taken again."""
+    return would or slot not in (SlotState.FULL, SlotState.LOST)
+
+
+def _without(standing: tuple[Wanted, ...], asked: Wanted) -> tuple[Wanted, ...]:
+    targets = {change.target for change in asked.changes}
+    left = (
+        replace(action, changes=tuple(change for change in action.changes if change.target not in targets))
+        for action in standing
+    )
+    return tuple(action for action in left if action.changes)
