@@ -1,0 +1,176 @@
+"""What the agent knows of the cluster: its own Node, the pods on it, the policies. Reads only; followed by watches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+import structlog
+
+from hisparse.errors import SpecError, UnitError
+from hisparse.nodes.policy import PLURAL as POLICIES
+from hisparse.nodes.policy import HiSparseNodePolicySpec, parse_policy
+from hisparse.units import parse_quantity
+from hisparse_agent.kube import GROUP_PATH, Api, Mirror
+from hisparse_agent.pods import Declared, ExporterPod, declared
+from hisparse_agent.readings import Absence, EnginePod, Missing, Number
+
+log: Final = structlog.get_logger(__name__)
+GPU_RESOURCE: Final = "nvidia.com/gpu"
+GPU_COUNT_LABEL: Final = "nvidia.com/gpu.count"
+_UNSEEN: Final = Missing(Absence.UNKNOWN, "the API server has not answered yet")
+
+
+@dataclass(frozen=True)
+class NodeObject:
+    """The own Node: what of it is looked at."""
+
+    name: str
+    uid: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    taints: tuple[Mapping[str, Any], ...]
+    conditions: tuple[Mapping[str, Any], ...]
+    unschedulable: bool
+    gpus: Number
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy as it stands. spec None: it cannot be used, and fault says why."""
+
+    name: str
+    created: str
+    spec: HiSparseNodePolicySpec | None
+    fault: str = ""
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether it is for a node with these labels. One that cannot be read is for none."""
+        if self.spec is None:
+            return False
+        return all(labels.get(name) == value for name, value in (self.spec.node_selector or {}).items())
+
+
+@dataclass(frozen=True)
+class View:
+    """What is known now. node None and pods Missing before the API server has answered once.
+
+    policies None: not known, which is no reason to put anything back; an empty tuple is.
+    """
+
+    node: NodeObject | None = None
+    pods: tuple[EnginePod, ...] | Missing = _UNSEEN
+    rdma: bool = False
+    exporters: tuple[ExporterPod, ...] = ()
+    policies: tuple[Policy, ...] | None = None
+
+    @property
+    def policy(self) -> Policy | None:
+        """The policy in force: of those that select the node the oldest, by name where two are of one second."""
+        if self.node is None:
+            return None
+        mine = (one for one in self.policies or () if one.selects(self.node.labels))
+        return min(mine, key=lambda one: (one.created, one.name), default=None)
+
+
+def node_object(node: Mapping[str, Any]) -> NodeObject:
+    """The parts of a Node that are looked at."""
+    meta, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
+    labels = meta.get("labels") or {}
+    return NodeObject(
+        name=meta["name"],
+        uid=meta["uid"],
+        labels=labels,
+        annotations=meta.get("annotations") or {},
+        taints=tuple(spec.get("taints") or ()),
+        conditions=tuple(status.get("conditions") or ()),
+        unschedulable=bool(spec.get("unschedulable")),
+        gpus=_promised(labels, status.get("capacity") or {}),
+    )
+
+
+def policy_object(document: Mapping[str, Any]) -> Policy:
+    """A policy, judged."""
+    meta = document["metadata"]
+    spec, fault = None, ""
+    try:
+        spec = parse_policy(document.get("spec") or {})
+    except SpecError as error:
+        fault = str(error)
+    return Policy(meta["name"], str(meta.get("creationTimestamp", "")), spec, fault)
+
+
+def _promised(labels: Mapping[str, str], capacity: Mapping[str, str]) -> Number:
+    """GPUs that the node should have: feature discovery counts cards, the device plugin what it offers.
+
+    The larger counts: a card that is lost leaves the one that is refreshed sooner.
+    """
+    counts = []
+    for text in (labels.get(GPU_COUNT_LABEL), capacity.get(GPU_RESOURCE)):
+        with contextlib.suppress(UnitError):
+            counts += [parse_quantity(str(text))] if text is not None else []
+    # where a card is shared, what the device plugin offers is no count of cards
+    if labels.get(GPU_COUNT_LABEL, "").isdigit() and labels.get("nvidia.com/gpu.replicas", "1") not in ("", "1"):
+        counts = counts[:1]
+    if labels.get("nvidia.com/mig.strategy") == "single" and labels.get("nvidia.com/mig.config", "").startswith("all-"):
+        counts = []
+    if not counts:
+        return Missing(
+            Absence.UNSUPPORTED, f"neither {GPU_COUNT_LABEL} nor {GPU_RESOURCE} says how many there should be"
+        )
+    return max(counts)
+
+
+class Cluster:
+    """Follows what concerns this node."""
+
+    def __init__(self, api: Api, node: str) -> None:
+        self._node: Mirror[NodeObject] = Mirror(
+            api, "/api/v1/nodes", {"fieldSelector": f"metadata.name={node}"}, node_object
+        )
+        self._pods: Mirror[Declared] = Mirror(api, "/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"}, declared)
+        self._policies: Mirror[Policy] = Mirror(api, f"{GROUP_PATH}/{POLICIES}", {}, policy_object)
+
+    @contextlib.asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        """Follow while the block runs."""
+        tasks = [
+            asyncio.create_task(mirror.run(), name=name)
+            for name, mirror in (("node", self._node), ("pods", self._pods), ("policies", self._policies))
+        ]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def heard(self) -> float | None:
+        """When the API server said something last, by the monotonic clock."""
+        return max((one for one in (self._node.heard, self._pods.heard) if one is not None), default=None)
+
+    def view(self, now: datetime) -> View:
+        """What is known now; asks nobody."""
+        pods = self._pods.objects
+        engines = tuple(
+            replace(one.engine, started_seconds=_seconds(one.started, now)) for one in pods if one.engine is not None
+        )
+        missing = Missing(Absence.UNKNOWN, self._pods.refused) if self._pods.refused else _UNSEEN
+        return View(
+            node=next(iter(self._node.objects), None),
+            pods=tuple(sorted(engines, key=lambda one: one.subject)) if self._pods.synced else missing,
+            rdma=any(one.rdma for one in pods),
+            exporters=tuple(one.exporter for one in pods if one.exporter is not None),
+            policies=self._policies.objects if self._policies.synced else None,
+        )
+
+
+def _seconds(started: datetime | None, now: datetime) -> Number:
+    if started is None:
+        return Missing(Absence.UNKNOWN, "its engine does not run")
+    return max(0, int((now - started).total_seconds()))

@@ -1,0 +1,482 @@
+"""One node's agent: a reading comes, it is judged, it is told, and what may be done about it is decided.
+
+    reading -> judge -> report, conditions, Events -> writer
+                  └-> remedies (policy, budget of the pool, records) -> wish for the actuator, taint -> writer
+
+The findings go out before anybody asks for leave to act: a Lease that cannot be had delays no news.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Protocol
+
+import structlog
+from pydantic import TypeAdapter, ValidationError
+
+from hisparse.errors import Transient
+from hisparse.nodes.catalogue import Check, Verb
+from hisparse.nodes.checks import CHECKS
+from hisparse.nodes.findings import Finding, State
+from hisparse.nodes.policy import HiSparseNodePolicySpec
+from hisparse.nodes.report import ActionStatus, Inventory
+from hisparse.units import parse_duration
+from hisparse_agent import exchange
+from hisparse_agent.cluster import Policy, View
+from hisparse_agent.history import History
+from hisparse_agent.judge.judge import judge
+from hisparse_agent.judge.ledger import Ledger
+from hisparse_agent.kube import Refused, back_off
+from hisparse_agent.metrics import Metrics, Snapshot
+from hisparse_agent.pool import PoolLease
+from hisparse_agent.publish import conditions, events, report
+from hisparse_agent.publish.conditions import Patient, Taint
+from hisparse_agent.publish.events import Known, Notice
+from hisparse_agent.publish.report import Report
+from hisparse_agent.publish.writer import Publication, Writer
+from hisparse_agent.readings import Absence, Missing, NodeReading, Nvml
+from hisparse_agent.records import Phase, Records, Wanted, Wish
+from hisparse_agent.remedies import slots
+from hisparse_agent.remedies.allowance import Decision, SlotState
+from hisparse_agent.remedies.ours import Mute, NodeMarks, in_force, mute_of, uncordoned
+from hisparse_agent.remedies.plan import Circumstances, Outcome, Standing, after_restart, step
+from hisparse_agent.remedies.wishes import checks_of
+
+log: Final = structlog.get_logger(__name__)
+BY_ID: Final[Mapping[str, Check]] = MappingProxyType({check.id: check for check in CHECKS})
+RENEW: Final = timedelta(seconds=240)
+"""A slot is renewed so long before the time at which its holder may no longer count on it."""
+REPEAT: Final = timedelta(hours=1)
+"""What is still refused, or still only said, is told again after this long."""
+_COUNT_S: Final = 300.0
+_MUTES: Final = TypeAdapter(tuple[Mute, ...])
+
+
+class Source(Protocol):
+    """Where readings come from: machine.Machine or replay.Player."""
+
+    def readings(self) -> AsyncIterator[NodeReading]:
+        """Readings, each when it is due."""
+
+
+@dataclass(frozen=True)
+class _Remedied:
+    """What was decided about remedies in one poll."""
+
+    outcome: Outcome
+    taint: Taint | None
+    notices: tuple[Notice, ...]
+
+
+class Agent:
+    """One node. writer and pool None: nothing is published (no cluster)."""
+
+    def __init__(
+        self,
+        node: str,
+        *,
+        view: Callable[[datetime], View],
+        writer: Writer | None,
+        pool: PoolLease | None,
+        metrics: Metrics,
+        state: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._node, self._view, self._writer, self._pool = node, view, writer, pool
+        self._metrics, self._state, self._clock = metrics, state, clock
+        self._history, self._ledger = History(), Ledger()
+        self._known: Known = {}
+        self._patient = Patient()
+        self._inventory: Inventory | None = None
+        self._actions: tuple[ActionStatus, ...] = ()
+        self._standing: Standing | None = None
+        self._mutes: tuple[Mute, ...] = ()
+        self._marks: NodeMarks | None = None
+        self._taint: Taint | None = None
+        self._told: dict[tuple[str, ...], datetime] = {}
+        self._size: tuple[float, str, int] | None = None
+        self._seeded = writer is None
+        self.polled_at: float | None = None
+        """When the last poll ended, by the monotonic clock."""
+
+    async def run(self, source: Source, each: Callable[[NodeReading], None] | None = None) -> None:
+        """Poll until cancelled. each is called with every reading, before it is judged."""
+        seed = asyncio.create_task(self._seed(), name="seed")
+        try:
+            async for reading in source.readings():
+                begun = self._clock()
+                if each is not None:
+                    each(reading)
+                await self.poll(reading)
+                self.polled_at = self._clock()
+                self._metrics.polled("ok", self.polled_at - begun)
+        finally:
+            seed.cancel()
+            await asyncio.gather(seed, return_exceptions=True)
+
+    async def poll(self, reading: NodeReading) -> None:
+        """Judge one reading, tell of it, and decide what may be done."""
+        view = self._view(reading.at)
+        records = self._records()
+        policy = view.policy
+        spec = policy.spec if policy else None
+        judgement = judge(
+            reading,
+            self._history.readings,
+            self._ledger,
+            overrides={one.check: one for one in (spec.checks if spec else None) or ()},
+            own_caps=_own_caps(records),
+            fresh=reading.fresh,
+        )
+        self._history.add(reading)
+        self._ledger = judgement.ledger
+        findings = tuple(judgement.findings)
+        standing = events.standing(self._known, findings)
+        notices = list(events.of_findings(self._known, findings)) if self._seeded else []
+        if self._seeded:
+            self._known = events.after(self._known, findings)
+        self._patient = conditions.patient(self._patient, conditions.judged(standing, BY_ID))
+        self._inventory = report.inventory_of(reading, self._inventory)
+        about = Report(
+            findings=findings,
+            inventory=self._inventory,
+            actions=self._actions,
+            policy=policy.name if policy else None,
+            unread=_unread(reading),
+            muted=_muted(self._mutes),
+        )
+        self._publish(about, self._taint, notices)
+        done = await self._remedy(reading, findings, standing, view, records)
+        self._taint = done.taint
+        actions = self._action_statuses(reading, records, done.outcome)
+        notices = [*events.of_actions(self._actions, actions), *done.notices]
+        self._actions = actions
+        self._mutes = done.outcome.mutes
+        self._publish(replace(about, actions=actions, muted=_muted(self._mutes)), self._taint, notices)
+        self._metrics.snapshot = Snapshot(
+            reading=reading,
+            findings=findings,
+            records=records.records if records else (),
+            pin_window=bool(judgement.pin_window),
+            slot=self._pool is not None and self._pool.holds,
+            breaker_open=self._breaker_open(),
+        )
+
+    def _publish(self, about: Report, taint: Taint | None, notices: Iterable[Notice]) -> None:
+        if self._writer is None or not self._seeded:
+            return
+        note = _MUTES.dump_json(self._mutes).decode() if self._mutes else ""
+        self._writer.publish(Publication(about, self._patient.told, taint, note=note), tuple(notices))
+
+    async def _seed(self) -> None:
+        """Learn what the last run left, so that nothing is said or undone twice. Until then nothing is published."""
+        failures = 0
+        while self._writer is not None and not self._seeded:
+            try:
+                left = await self._writer.published()
+            except (Transient, Refused) as error:
+                log.warning("what was published before is not known yet", error=str(error))
+                await asyncio.sleep(max(getattr(error, "retry_seconds", 0.0), back_off(failures)))
+                failures += 1
+            else:
+                self._known, self._taint = left.known, left.taint
+                told = conditions.told_before(left.conditions)
+                self._patient = Patient(told.told, self._patient.blind) if not self._patient.told else self._patient
+                self._mutes = _read_mutes(left.note)
+                self._seeded = True
+
+    # --- remedies ----------------------------------------------------------------------------------------------------
+
+    async def _remedy(
+        self,
+        reading: NodeReading,
+        findings: tuple[Finding, ...],
+        standing: tuple[Finding, ...],
+        view: View,
+        records: Records | None,
+    ) -> _Remedied:
+        if self._standing is None:
+            self._standing = after_restart(records)
+        now, policy = reading.at, view.policy
+        if view.policies is None or not self._seeded:
+            # not to know the policy is no reason to put back what it allowed, nor to begin anything
+            return await self._held_on(now)
+        self._look_at_marks(view, now)
+        spec = policy.spec if policy else None
+        about = Circumstances(
+            findings=findings,
+            policy=spec,
+            policy_name=policy.name if policy else "",
+            checks=BY_ID,
+            reading=reading,
+            records=records,
+            slot=SlotState.UNKNOWN,
+            breaker_open=None,
+            now=now,
+            mutes=self._mutes,
+        )
+        if policy is None or spec is None or self._pool is None:
+            outcome = step(self._standing, about)
+            return await self._done(outcome, None, about)
+        asked = self._asked_taint(findings, standing, spec, now)
+        trouble = _asks(findings, spec) or bool(self._standing.actions) or self._taint is not None or self._pool.holds
+        if trouble:
+            await self._look_at_pool(policy, spec, now, critical=_asks(findings, spec))
+            most = slots.most_nodes(spec.budget.max_nodes if spec.budget else None, await self._pool_size(spec))
+            about = replace(about, slot=self._pool.slot(most, now), breaker_open=self._breaker_open())
+            about = await self._leave(self._standing, about, asked, most)
+        outcome = step(self._standing, about)
+        return await self._done(outcome, self._allowed_taint(asked, about, spec), about)
+
+    def _asked_taint(
+        self,
+        findings: tuple[Finding, ...],
+        standing: tuple[Finding, ...],
+        spec: HiSparseNodePolicySpec,
+        now: datetime,
+    ) -> Taint | None:
+        """The taint that is asked for. What cannot be read now keeps one and brings none."""
+        if (asked := _wanted_taint(findings, spec, self._mutes, now, self._taint)) is not None:
+            return asked
+        kept = _wanted_taint(standing, spec, self._mutes, now, self._taint)
+        return kept if kept is not None and self._taint is not None and kept.check == self._taint.check else None
+
+    async def _held_on(self, now: datetime) -> _Remedied:
+        standing = self._standing or Standing()
+        wish = () if standing.would else standing.actions
+        self._wish(wish, now)
+        return _Remedied(Outcome(standing, wish, mutes=in_force(self._mutes, now)), self._taint, ())
+
+    async def _look_at_pool(
+        self, policy: Policy, spec: HiSparseNodePolicySpec, now: datetime, *, critical: bool
+    ) -> None:
+        assert self._pool is not None  # noqa: S101 - the caller looked
+        seen = await self._pool.look(policy.name)
+        if seen.pool is None:
+            return
+        window = timedelta(seconds=parse_duration((spec.breaker.window if spec.breaker else None) or "10m"))
+        percent = (spec.breaker.percent if spec.breaker else None) or slots.DEFAULT_BREAKER_PERCENT
+        size = await self._pool_size(spec)
+
+        def told(pool: slots.Pool) -> slots.Pool:
+            last = next((one.at for one in pool.critical if one.node == self._node), None)
+            if critical and (last is None or now - last >= window / 3):
+                pool = slots.mark(pool, self._node, window, now)
+            own = next((one for one in pool.slots if one.node == self._node), None)
+            if own is not None and now - own.renewed >= RENEW:
+                pool = slots.renew(pool, self._node, now) or pool
+            return slots.judge(pool, size, percent, window, now)
+
+        if told(seen.pool) != seen.pool:
+            await self._pool.change(told)
+
+    async def _leave(self, before: Standing, about: Circumstances, asked: Taint | None, most: int) -> Circumstances:
+        """Take a slot where one is needed and free; what is known after that."""
+        assert self._pool is not None  # noqa: S101 - the caller looked
+        assert about.policy is not None  # noqa: S101 - the caller looked
+        if about.slot is not SlotState.FREE:
+            return about
+        wants = step(before, about).needs_slot or (
+            asked is not None and not about.policy.dry_run and about.breaker_open is False
+        )
+        if not wants:
+            return about
+        node = self._node
+        taken = await self._pool.change(lambda pool: slots.take(pool, node, most, about.now))
+        return replace(about, slot=self._pool.slot(most, about.now) if taken else SlotState.FULL)
+
+    def _allowed_taint(self, asked: Taint | None, about: Circumstances, spec: HiSparseNodePolicySpec) -> Taint | None:
+        if asked is None or spec.dry_run:
+            return None
+        if about.slot is SlotState.HELD and (about.breaker_open is False or self._taint is not None):
+            return asked
+        # whether we may keep it is not known while the Lease cannot be read; a lost slot is known
+        return self._taint if about.slot is SlotState.UNKNOWN else None
+
+    async def _done(self, outcome: Outcome, taint: Taint | None, about: Circumstances) -> _Remedied:
+        self._standing = outcome.standing
+        self._wish(outcome.wish, about.now)
+        notices = tuple(self._tell(outcome, about, taint))
+        if (
+            self._pool is not None
+            and self._pool.holds
+            and not outcome.wish
+            and taint is None
+            and self._taint is None
+            and not _holding(about.records)
+        ):
+            node = self._node
+            if await self._pool.change(lambda pool: slots.release(pool, node)):
+                self._pool.forget()
+        return _Remedied(outcome, taint, notices)
+
+    def _look_at_marks(self, view: View, now: datetime) -> None:
+        """Mute what a person took off the node."""
+        if view.node is None:
+            return
+        own = conditions.own_taint(view.node.taints)
+        marks = NodeMarks(own.check if own else None, view.node.unschedulable)
+        if self._marks is not None:
+            active = [one.check for one in self._standing.actions] if self._standing else []
+            # while we do not want it, it was we who removed it
+            ours = self._taint is None or self._marks.tainted_for != self._taint.check
+            found = uncordoned(self._marks, marks, removed_by_us=ours, active=active, now=now)
+            self._mutes = in_force((*self._mutes, *found), now)
+        self._marks = marks
+
+    async def _pool_size(self, spec: HiSparseNodePolicySpec) -> int:
+        """Nodes under the policy; counted now and then, and 1 where nobody knows: the least budget."""
+        assert self._pool is not None  # noqa: S101 - the caller looked
+        selector = dict(spec.node_selector or {})
+        key = str(sorted(selector.items()))
+        if self._size is None or self._size[1] != key or self._clock() - self._size[0] > _COUNT_S:
+            count = await self._pool.size(selector)
+            if count is None:
+                return self._size[2] if self._size is not None and self._size[1] == key else 1
+            self._size = (self._clock(), key, max(1, count))
+        return self._size[2]
+
+    def _breaker_open(self) -> bool | None:
+        if self._pool is None or self._pool.seen.pool is None:
+            return None
+        return self._pool.seen.pool.opened is not None
+
+    # --- what is told of it ------------------------------------------------------------------------------------------
+
+    def _tell(self, outcome: Outcome, about: Circumstances, taint: Taint | None) -> Iterable[Notice]:
+        dry = about.policy.dry_run if about.policy else True
+        for decision in outcome.decisions:
+            if self._is_new(("decision", *decision.key), about.now):
+                outcome_word = "allowed" if decision.refusal is None else decision.refusal.gate.value.lower()
+                self._metrics.remedy(decision.action.verb.value, outcome_word, dry_run=decision.would)
+                yield _decision_notice(decision)
+        for note in outcome.notes:
+            if self._is_new(("note", note.verb, note.check, note.message), about.now):
+                yield Notice("Normal", "RemedyNote", f"{note.check}: {note.message}")
+        wanted = _wanted_taint(about.findings, about.policy, outcome.mutes, about.now, self._taint)
+        if wanted is not None and dry and self._is_new(("taint", wanted.check, wanted.effect), about.now):
+            what = f"{conditions.TAINT_KEY}={wanted.check}:{wanted.effect}"
+            yield Notice(
+                "Normal", "WouldTaint", f"would taint the node with {what} (policy {about.policy_name}, dry run)"
+            )
+        if taint != self._taint:
+            if taint is not None:
+                what = f"{conditions.TAINT_KEY}={taint.check}:{taint.effect}"
+                yield Notice("Warning", "Tainted", f"the node gets the taint {what} (policy {about.policy_name})")
+            elif self._taint is not None:
+                yield Notice("Normal", "TaintRemoved", f"the taint for {self._taint.check} goes from the node")
+
+    def _is_new(self, key: tuple[str, ...], now: datetime) -> bool:
+        last = self._told.get(key)
+        if last is not None and timedelta() <= now - last < REPEAT:
+            return False
+        self._told = {one: at for one, at in self._told.items() if timedelta() <= now - at < REPEAT} | {key: now}
+        return True
+
+    def _action_statuses(
+        self, reading: NodeReading, records: Records | None, outcome: Outcome
+    ) -> tuple[ActionStatus, ...]:
+        gpus = reading.nvml.gpus if isinstance(reading.nvml, Nvml) else ()
+        subjects = {gpu.uuid: gpu.subject for gpu in gpus if gpu.uuid}
+        return report.action_statuses(records.records if records else (), outcome.wish, subjects, reading.at)
+
+    # --- the actuator ------------------------------------------------------------------------------------------------
+
+    def _records(self) -> Records | None:
+        if self._state is None:
+            return None
+        found = exchange.read_records(self._state, own=False)
+        if found.fault:
+            log.warning("records not readable", fault=found.fault)
+        return found.content
+
+    def _wish(self, actions: tuple[Wanted, ...], now: datetime) -> None:
+        """Write the wish at every poll: an actuator that hears nothing puts everything back."""
+        if self._state is None or not self._state.is_dir():
+            return
+        boot_id = self._history.readings[-1].host.boot_id if self._history.readings else ""
+        try:
+            exchange.write_wish(self._state, Wish(now, boot_id if isinstance(boot_id, str) else "", actions))
+        except OSError as error:
+            log.warning("wish not written", error=str(error), folder=str(self._state))
+
+
+def _own_caps(records: Records | None) -> dict[str, int]:
+    """Power limits in milliwatts that are ours, by the GPU's UUID."""
+    return {
+        one.target: int(one.new)
+        for one in (records.records if records else ())
+        if one.verb is Verb.POWER_CAP and one.phase.holds and one.new.isdigit()
+    }
+
+
+def _asks(findings: Iterable[Finding], spec: HiSparseNodePolicySpec) -> bool:
+    """Whether something critical asks for what the policy can do; this is what the breaker counts."""
+    wanted = {name for remedy in spec.remedies or () for name in checks_of(remedy, BY_ID)}
+    return any(
+        one.state is State.CRITICAL
+        and (one.check in wanted or (spec.taint is not None and one.check in BY_ID and BY_ID[one.check].taints))
+        for one in findings
+    )
+
+
+def _wanted_taint(
+    findings: Iterable[Finding],
+    spec: HiSparseNodePolicySpec | None,
+    mutes: tuple[Mute, ...],
+    now: datetime,
+    present: Taint | None,
+) -> Taint | None:
+    if spec is None:
+        return None
+    heard = [one for one in findings if mute_of(one.check, mutes, now) is None]
+    return conditions.wanted_taint(heard, BY_ID, spec.taint, present)
+
+
+def _holding(records: Records | None) -> bool:
+    return any(one.phase.holds and one.phase is not Phase.REVERT_FAILED for one in (records.records if records else ()))
+
+
+def _unread(reading: NodeReading) -> tuple[str, ...]:
+    """Sources that could not be read, with the reason; figures in a reason would make the report change."""
+    sources = (
+        ("NVML", reading.nvml),
+        ("memory", reading.memory.total),
+        ("pods", reading.pods),
+        ("kernel log", reading.xids),
+    )
+    return tuple(
+        f"{name}: {value.why}"
+        for name, value in sources
+        if isinstance(value, Missing) and value.absence is Absence.UNKNOWN
+    )
+
+
+def _muted(mutes: Iterable[Mute]) -> tuple[str, ...]:
+    return tuple(f"{one.check} until {report.stamp(one.until)}: {one.why}" for one in mutes)
+
+
+def _read_mutes(note: str) -> tuple[Mute, ...]:
+    try:
+        return _MUTES.validate_json(note) if note else ()
+    except ValidationError:
+        log.warning("the note of the last run cannot be read", note=note[:200])
+        return ()
+
+
+def _decision_notice(decision: Decision) -> Notice:
+    action = decision.action
+    changes = ", ".join(f"{one.target} to {one.new}" for one in action.changes)
+    what = f"{action.verb} {changes} (policy {action.policy}, {action.reason})"
+    if decision.refusal is not None:
+        lead = "would not" if decision.would else "not"
+        return Notice("Normal", "RemedyRefused", f"{lead} {what}: {decision.refusal.message}")
+    if decision.would:
+        return Notice("Normal", "RemedyWould", f"would {what}: the policy is a dry run")
+    return Notice("Normal", "RemedyAsked", what)

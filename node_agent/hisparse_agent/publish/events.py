@@ -1,0 +1,141 @@
+"""Events about the Node, on changes only. Pure.
+
+What was known before comes from the published status, so that an agent that starts again repeats nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from hisparse.nodes.findings import Finding, State
+from hisparse.nodes.report import ActionStatus, FindingStatus
+from hisparse_agent.publish.report import shortened, stamp
+
+CLEARED: Final = "FaultCleared"
+_REVERT: Final = ("Reverted", "RevertFailed", "Foreign")
+Known = Mapping[tuple[str, str], Finding]
+"""The last verdict on a check and subject. What could not be read is none and leaves the one before."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One Event: type Normal or Warning."""
+
+    type: str
+    reason: str
+    message: str
+
+
+def known_from(status: Mapping[str, Any]) -> Known:
+    """What a published status tells of earlier verdicts. What is not in the form that we write is left out."""
+    known: dict[tuple[str, str], Finding] = {}
+    for one in status.get("findings") or ():
+        try:
+            found = FindingStatus.model_validate(one)
+            since = datetime.fromisoformat(found.since)
+        except ValueError:
+            continue
+        if found.state is not State.UNKNOWN:
+            known[found.check, found.subject] = Finding(
+                check=found.check,
+                subject=found.subject,
+                state=found.state,
+                reason=found.reason,
+                message=found.message,
+                since=since,
+                value=found.value,
+                limit=found.limit,
+                unit=found.unit or "",
+            )
+    return known
+
+
+def after(known: Known, findings: Sequence[Finding]) -> Known:
+    """What is known after these findings. What is judged no more is forgotten, what could not be read is not."""
+    found = {(one.check, one.subject): one for one in findings if one.state is not State.UNKNOWN}
+    unread = {(one.check, one.subject) for one in findings if one.state is State.UNKNOWN}
+    blind = _blind(findings)
+    kept = {key: one for key, one in known.items() if key in unread or (key not in found and key[0] in blind)}
+    return found | kept
+
+
+def standing(known: Known, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings, with a fault in place of what could not be read after it: not looking ends no fault."""
+    known = after(known, findings)
+    read = [one for one in findings if one.state is not State.UNKNOWN]
+    unread = [one for one in findings if one.state is State.UNKNOWN]
+    faults = {key: one for key, one in known.items() if one.state.is_fault and one not in read}
+    kept = [replace(one, message=f"{one.message} (last known; it cannot be read now)") for one in faults.values()]
+    return (*read, *(one for one in unread if (one.check, one.subject) not in faults), *kept)
+
+
+def _blind(findings: Sequence[Finding]) -> frozenset[str]:
+    """Checks of which nothing could be read: which subjects there are is not known then either."""
+    read = {one.check for one in findings if one.state is not State.UNKNOWN}
+    return frozenset(one.check for one in findings) - read
+
+
+def of_findings(known: Known, findings: Sequence[Finding]) -> tuple[Notice, ...]:
+    """One Event for each check that turned bad or good, with all its subjects."""
+    groups: dict[tuple[str, State], list[Finding]] = {}
+    for one in findings:
+        last = known.get((one.check, one.subject))
+        before = last.state if last else None
+        if one.state is State.UNKNOWN or one.state is before:
+            continue
+        if one.state.is_fault or (before is not None and before.is_fault):
+            groups.setdefault((one.check, one.state), []).append(one)
+    return tuple(_notice(check, state, found) for (check, state), found in groups.items())
+
+
+def _notice(check: str, state: State, found: Sequence[Finding]) -> Notice:
+    subjects = ", ".join(one.subject for one in found)
+    if state.is_fault:
+        return Notice("Warning", found[0].reason, f"{state.value}: {check} on {subjects}: {found[0].message}")
+    return Notice("Normal", CLEARED, f"{check} on {subjects} is {state.value} again: {found[0].message}")
+
+
+def of_actions(before: Iterable[ActionStatus], now: Iterable[ActionStatus]) -> tuple[Notice, ...]:
+    """One Event for each action and phase that is new; the targets of one action together."""
+    old = {(one.id, one.target): one.phase for one in before}
+    groups: dict[tuple[str, str], list[ActionStatus]] = {}
+    for one in now:
+        if old.get((one.id, one.target)) != one.phase and one.phase != "Wanted":
+            groups.setdefault((one.id, one.phase), []).append(one)
+    return tuple(_of_action(phase, found) for (_, phase), found in groups.items())
+
+
+def _of_action(phase: str, found: Sequence[ActionStatus]) -> Notice:
+    one = found[0]
+    targets = ", ".join(each.target for each in found)
+    kind = "Warning" if phase in ("Foreign", "RevertFailed") else "Normal"
+    what = f"{one.verb} on {targets}: {one.old or 'unset'} -> {one.new} (policy {one.policy}, {one.reason})"
+    if phase in _REVERT:
+        what = f"{one.verb} on {targets}, which had set {one.new} in place of {one.old or 'unset'}"
+    said = f": {one.message}" if one.message else ""
+    return Notice(kind, f"Remedy{phase}", f"{what}{said}")
+
+
+def documents(
+    notices: Iterable[Notice], *, node: str, uid: str, instance: str, now: datetime
+) -> Iterator[dict[str, Any]]:
+    """The Event objects. Those about a Node, which has no namespace, lie in `default`."""
+    for place, notice in enumerate(notices):
+        yield {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"namespace": "default", "name": f"{node[:200]}.{int(now.timestamp() * 1e6) + place:x}"},
+            "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid},
+            "type": notice.type,
+            "reason": notice.reason,
+            "message": shortened(notice.message),
+            "source": {"component": "hisparse-agent", "host": node},
+            "reportingComponent": "hisparse-agent",
+            "reportingInstance": instance,
+            "firstTimestamp": stamp(now),
+            "lastTimestamp": stamp(now),
+            "count": 1,
+        }

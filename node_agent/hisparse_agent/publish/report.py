@@ -1,0 +1,262 @@
+"""The status of HiSparseNode. Pure.
+
+Figures move with every poll and a status must not, so two reports are compared by what they say and not by their
+figures (`Report.essence`); the figures of the moment go along with whatever is written, at least with each heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any, Final
+
+from hisparse.nodes.findings import Finding, State, worst
+from hisparse.nodes.report import (
+    ActionStatus,
+    FindingStatus,
+    GpuInventory,
+    HiSparseNodeStatus,
+    Inventory,
+    NodeConditionStatus,
+)
+from hisparse.units import GIB, format_duration, format_quantity
+from hisparse_agent.readings import Missing, NodeReading, Number, NvLink, Nvml, Text
+from hisparse_agent.records import Phase, Record, Wanted
+
+MOST_FINDINGS: Final = 512
+MOST_ACTIONS: Final = 64
+MESSAGE_LIMIT: Final = 1024
+ENDED_SHOWN: Final = timedelta(hours=24)
+"""How long an action that has ended is still shown."""
+_ORDER: Final = {
+    State.CRITICAL: 0,
+    State.WARN: 1,
+    State.UNKNOWN: 2,
+    State.OK: 3,
+    State.UNSUPPORTED: 4,
+}
+_ACTIVE_LINKS: Final = (1, 3)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is to be told of the node now. unread names sources that could not be read, muted says what and why."""
+
+    findings: tuple[Finding, ...] = ()
+    inventory: Inventory = field(default_factory=Inventory)
+    actions: tuple[ActionStatus, ...] = ()
+    policy: str | None = None
+    unread: tuple[str, ...] = ()
+    muted: tuple[str, ...] = ()
+
+    @cached_property
+    def faults(self) -> frozenset[tuple[str, str, State]]:
+        """What is wrong. When this changes, others are told at once."""
+        return frozenset((one.check, one.subject, one.state) for one in self.findings if one.state.is_fault)
+
+    @cached_property
+    def urgent(self) -> tuple[object, ...]:
+        """What is told at once when it changes: faults, and what was done about them."""
+        return (self.faults, tuple(sorted((one.id, one.target, one.phase) for one in self.actions)), self.policy)
+
+    @cached_property
+    def essence(self) -> tuple[object, ...]:
+        """What the report says, figures left out."""
+        said = frozenset((one.check, one.subject, one.state, one.reason) for one in self.findings)
+        return (self.urgent, said, self.inventory, self.unread, self.muted)
+
+
+def sorted_findings(findings: Iterable[Finding]) -> list[Finding]:
+    """Faults first, the worst first; then what is not known; in each the order of the checks."""
+    return sorted(findings, key=lambda one: (_ORDER[one.state], one.check, one.subject))
+
+
+def document(report: Report, *, before: Mapping[str, Any], version: str, now: datetime) -> dict[str, Any]:
+    """The whole status. `before` is the one that was there; its conditions keep their times while nothing changes."""
+    findings = sorted_findings(report.findings)
+    status = HiSparseNodeStatus(
+        state=worst(tuple({one.state for one in findings})),
+        faults=sum(one.state.is_fault for one in findings),
+        gpus=len(report.inventory.gpus or ()),
+        findings=[_finding(one) for one in findings[:MOST_FINDINGS]],
+        inventory=report.inventory,
+        actions=list(report.actions[:MOST_ACTIONS]),
+        policy=report.policy,
+        observed_at=stamp(now),
+        agent_version=version,
+        conditions=_conditions(report, findings, before.get("conditions") or (), now),
+    )
+    found: dict[str, Any] = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return found
+
+
+def inventory_of(reading: NodeReading, before: Inventory | None = None) -> Inventory:
+    """What the node is made of. While NVML does not answer, the GPUs that were there last stay."""
+    nvml, memory, host = reading.nvml, reading.memory, reading.host
+    last = before or Inventory()
+    nodes = None if isinstance(memory.nodes, Missing) else [_size(one.total) for one in memory.nodes]
+    return Inventory(
+        gpus=_gpus(nvml) if isinstance(nvml, Nvml) else last.gpus,
+        driver=nvml.driver if isinstance(nvml, Nvml) else last.driver,
+        cuda=nvml.cuda if isinstance(nvml, Nvml) else last.cuda,
+        kernel=_text(host.kernel) or last.kernel,
+        boot_id=_text(host.boot_id) or last.boot_id,
+        host_memory=_size(memory.total) or last.host_memory,
+        host_memory_by_numa=[one or "0" for one in nodes] if nodes else last.host_memory_by_numa,
+    )
+
+
+def action_statuses(
+    records: Sequence[Record], wanted: Sequence[Wanted], subjects: Mapping[str, str], now: datetime
+) -> tuple[ActionStatus, ...]:
+    """Changes in force, those that are wanted and have no record yet, and those that ended in the last day.
+
+    subjects names a GPU by its place ("gpu-3") where a record has its UUID.
+    """
+    shown = [one for one in records if one.phase.holds or (one.ended is not None and now - one.ended < ENDED_SHOWN)]
+    shown.sort(key=lambda one: (not one.phase.holds, -one.since.timestamp(), one.action, one.target))
+    done = {(one.action, one.target) for one in shown}
+    actions = {one.action for one in shown}
+    waiting = [
+        ActionStatus(
+            id=wish.id,
+            verb=wish.verb.value,
+            target=subjects.get(change.target, change.target),
+            new=change.new,
+            phase="Wanted",
+            reason=wish.reason,
+            policy=wish.policy,
+            since=stamp(wish.since),
+            ttl=format_duration(wish.ttl_seconds),
+        )
+        for wish in wanted
+        if wish.id not in actions
+        for change in wish.changes
+        if (wish.id, change.target) not in done
+    ]
+    return (*(_action(one, subjects) for one in shown), *waiting)[:MOST_ACTIONS]
+
+
+def stamp(moment: datetime) -> str:
+    """metav1.Time: UTC, whole seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def shortened(text: str, limit: int = MESSAGE_LIMIT) -> str:
+    """The text, with an ellipsis where it is longer."""
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def _finding(one: Finding) -> FindingStatus:
+    return FindingStatus(
+        check=one.check,
+        subject=one.subject,
+        state=one.state,
+        since=stamp(one.since),
+        reason=one.reason,
+        message=shortened(one.message),
+        value=one.value,
+        limit=one.limit,
+        unit=one.unit or None,
+    )
+
+
+def _action(one: Record, subjects: Mapping[str, str]) -> ActionStatus:
+    phase = "Wanted" if one.phase is Phase.RECORDED else one.phase.value
+    return ActionStatus(
+        id=one.action,
+        verb=one.verb.value,
+        target=subjects.get(one.target, one.target),
+        old=one.old,
+        new=one.new,
+        phase=phase,
+        reason=one.reason,
+        policy=one.policy,
+        since=stamp(one.since),
+        ttl=format_duration(one.ttl_seconds),
+        message=shortened(one.message) if one.message else None,
+    )
+
+
+def _conditions(
+    report: Report, findings: Sequence[Finding], before: Sequence[Mapping[str, Any]], now: datetime
+) -> list[NodeConditionStatus]:
+    old = {one.get("type"): one for one in before}
+
+    def condition(kind: str, status: str, reason: str, message: str) -> NodeConditionStatus:
+        last = old.get(kind, {})
+        since = last.get("lastTransitionTime") if last.get("status") == status else None
+        return NodeConditionStatus(
+            type=kind,
+            status=status,
+            reason=reason,
+            message=shortened(message),
+            last_transition_time=since or stamp(now),
+        )
+
+    found = [condition("Healthy", *_health(findings))]
+    if report.unread:
+        found.append(condition("Observed", "False", "Unread", f"could not be read: {'; '.join(report.unread)}"))
+    else:
+        found.append(condition("Observed", "True", "AllRead", "every source was read"))
+    if report.muted:
+        found.append(condition("Muted", "True", "Muted", "; ".join(report.muted)))
+    return found
+
+
+def _health(findings: Sequence[Finding]) -> tuple[str, str, str]:
+    """Status, reason and message. A warning is no fault of health, and what is not known is not healthy."""
+    state = worst(tuple({one.state for one in findings}))
+    first = next((one for one in findings if one.state is state), None)
+    others = sum(one.state is state for one in findings) - 1
+    more = f" (and {others} more)" if others > 0 else ""
+    if first is None or state is State.UNSUPPORTED:
+        return "Unknown", "NothingToJudge", "no check has anything to judge on this machine"
+    if state is State.CRITICAL:
+        return "False", first.reason, f"{first.check} on {first.subject}: {first.message}{more}"
+    if state is State.WARN:
+        return "True", first.reason, f"warning: {first.check} on {first.subject}: {first.message}{more}"
+    if not any(one.state is State.OK for one in findings):
+        return "Unknown", first.reason, f"{first.check} on {first.subject}: {first.message}{more}"
+    unknown = sum(one.state is State.UNKNOWN for one in findings)
+    rest = f"; {unknown} could not be judged" if unknown else ""
+    return "True", "NoFault", f"no check has found a fault{rest}"
+
+
+def _gpus(nvml: Nvml) -> list[GpuInventory]:
+    return [
+        GpuInventory(
+            index=gpu.index,
+            product=gpu.product,
+            uuid=gpu.uuid,
+            memory=_size(gpu.memory),
+            # what the link can do: many cards slow it down while they idle
+            pci_gen=_number(gpu.pcie.most_generation),
+            pci_width=_number(gpu.pcie.width),
+            nvlinks=_active(gpu.links),
+            numa_node=_number(gpu.numa_node),
+        )
+        for gpu in nvml.gpus
+        if gpu.product  # a card that is lost tells nothing of itself
+    ]
+
+
+def _active(links: tuple[NvLink, ...] | Missing) -> int | None:
+    return None if isinstance(links, Missing) else sum(link.state in _ACTIVE_LINKS for link in links)
+
+
+def _number(value: Number) -> int | None:
+    return None if isinstance(value, Missing) else value
+
+
+def _text(value: Text) -> str | None:
+    return None if isinstance(value, Missing) else value
+
+
+def _size(value: Number) -> str | None:
+    """Whole GiB where it is more than one: on a machine whose memory grows the rest moves all the time."""
+    if isinstance(value, Missing):
+        return None
+    return f"{value // GIB}Gi" if value >= GIB else format_quantity(value)
