@@ -48,6 +48,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = MappingProxyType(
         "explain": Schema(
             "hisparse.dev/explain/v1", ("model", "node", "request", "assumedScaling", "limit", "sections")
         ),
+        "check": Schema("hisparse.dev/check/v1", ("observedAt", "inventory", "findings")),
         "curve": Schema(
             "hisparse.dev/curve/v1", ("model", "node", "request", "assumedScaling", "mode", "kvCacheDtype", "points")
         ),

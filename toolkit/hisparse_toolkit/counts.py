@@ -42,6 +42,7 @@ RANGES: Final[Mapping[str, Range]] = {
     "--mtp-tokens": Range(1, 16, 3),
     "--decode-context": _PARALLEL,
     "--wait": Range(1, None, 60, " of seconds"),
+    "--deadline": Range(1, 120, 10, " of seconds"),
 }
 
 

@@ -24,6 +24,7 @@ class Tone(Enum):
     YES = ExitCode.YES
     WARNING = ExitCode.WARNING
     NO = ExitCode.NO
+    UNKNOWN = ExitCode.UNKNOWN
 
     @property
     def code(self) -> ExitCode:
@@ -33,7 +34,9 @@ class Tone(Enum):
     @property
     def word(self) -> str:
         """The verdict of the JSON document."""
-        return {Tone.YES: "Fits", Tone.WARNING: "FitsWithWarnings", Tone.NO: "DoesNotFit"}[self]
+        return {Tone.YES: "Fits", Tone.WARNING: "FitsWithWarnings", Tone.NO: "DoesNotFit", Tone.UNKNOWN: "Unknown"}[
+            self
+        ]
 
 
 @dataclass(frozen=True)

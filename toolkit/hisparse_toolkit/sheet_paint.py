@@ -15,7 +15,7 @@ from hisparse_toolkit.sheet import Columns, Sheet, Tone
 _LEAST_TEXT: Final = 24
 """Columns that a text is given before it is broken into lines of a word or two."""
 
-_STYLES: Final = {Tone.YES: "bold green", Tone.WARNING: "bold yellow", Tone.NO: "bold red"}
+_STYLES: Final = {Tone.YES: "bold green", Tone.WARNING: "bold yellow", Tone.NO: "bold red", Tone.UNKNOWN: "bold yellow"}
 
 
 def paint_sheet(sheet: Sheet, console: Console) -> None:
