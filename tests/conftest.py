@@ -16,8 +16,9 @@ from hisparse_testenv.control_plane import ControlPlane
 from hisparse_testenv.shared import Cluster, RealCluster
 
 # The suite tries the same examples every time, so that main stays green; HYPOTHESIS_PROFILE=explore looks for new ones.
-settings.register_profile("steady", derandomize=True)
-settings.register_profile("explore", max_examples=400)
+# No deadline of one example: machines are shared.
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("explore", max_examples=400, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 # set by the first process of a session and inherited by the workers of pytest-xdist

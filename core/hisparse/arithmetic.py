@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from hisparse.rounding import ceil, decimal
+from hisparse.rounding import ceil
 
 _ATOM: Final = 3
 _PRODUCT: Final = 2
@@ -79,11 +79,3 @@ def total_of(them: list[Figure]) -> Figure:
     for one in rest:
         first = first + one
     return first
-
-
-def number_text(value: Fraction) -> str:
-    """A value as people read it: with separators; unless it is whole two decimals, cut off."""
-    if value.denominator == 1:
-        return f"{value.numerator:,}"
-    whole, hundredths = decimal(abs(value)).split(".")
-    return f"{'-' if value < 0 else ''}{int(whole):,}.{hundredths}"

@@ -22,7 +22,6 @@ from hisparse.arithmetic import (
     least_of,
     most_of,
     multiple_of,
-    number_text,
     total_of,
 )
 from hisparse.grouping import Page, Reach
@@ -32,6 +31,7 @@ from hisparse.layers import Cache, ChunkedAttention, IndexerKeys, Latent, Recurr
 from hisparse.layout import Drafting, Group, KvLayout, kv_layout, layer_dtypes
 from hisparse.plan import Plan, Resource, Shortfall, Target, Term
 from hisparse.room import overhead_bytes
+from hisparse.rounding import number_text
 from hisparse.row_figures import attention_row, indexer_row, latent_row, state_size
 from hisparse.rows import (
     KV_DTYPES,

@@ -137,14 +137,14 @@ def hbm_terms(model: ModelFacts, node: NodeClass, target: Target, batched: int) 
         Term(
             "prefill workspace",
             workspace,
-            f"allocated on the first long prompt, outside the budget, at max_num_batched_tokens {batched}",
+            f"allocated on the first long prompt, outside the budget, at max_num_batched_tokens {batched:,}",
             estimate=True,
         ),
         Term("weights", weights, spread, estimate=model.checkpoint is None),
         Term(
             "peak activation",
             activation_bytes(model, gpu, tensor=target.tp, batched_tokens=batched, requests=requests, rules=rules),
-            f"profile run: the larger of a forward pass of {batched} tokens and sampling of {requests} requests",
+            f"profile run: the larger of a forward pass of {batched:,} tokens and sampling of {requests:,} requests",
             estimate=True,
         ),
         Term(

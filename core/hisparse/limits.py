@@ -14,7 +14,7 @@ from hisparse.hbm import prefill_workspace_bytes
 from hisparse.plan import HostMemory, LengthRow, Limit, Mode, Plan, Resource, Seconds, Target
 from hisparse.room import GPU_COUNTS, Room, indexer_offload_bytes, node_memory_for, overhead_bytes
 from hisparse.rope import format_factor, rope_advice, scaling_cost
-from hisparse.rounding import ceil, decimal, whole_gib
+from hisparse.rounding import ceil, number_text, whole_gib
 from hisparse.tier import HiSparseLayout
 from hisparse.units import GIB, format_bytes
 
@@ -105,7 +105,7 @@ def binding(
     if seqs < held:
         return Limit(
             Resource.SEQUENCES,
-            f"max_num_seqs {seqs} is below the {held} requests of {tokens:,} tokens that memory holds",
+            f"max_num_seqs {seqs:,} is below the {held:,} requests of {tokens:,} tokens that memory holds",
             f"raise context.maxConcurrentRequests up to {held}"
             if target.max_requests
             else f"set context.maxConcurrentRequests up to {held}",
@@ -116,20 +116,20 @@ def binding(
         if pool < gpu:
             return Limit(
                 Resource.HOST_POOL,
-                f"the host pool of {format_bytes(host.pool)} holds {decimal(pool)} requests of {at:,} tokens where HBM"
-                f" would allow {decimal(gpu)}",
+                f"the host pool of {format_bytes(host.pool)} holds {number_text(pool)} requests of {at:,} tokens where"
+                f" HBM would allow {number_text(gpu)}",
                 _MORE,
             )
         return Limit(
             Resource.HBM,
-            f"{format_bytes(room.budget)} of HBM hold {decimal(gpu)} requests of {at:,} tokens "
+            f"{format_bytes(room.budget)} of HBM hold {number_text(gpu)} requests of {at:,} tokens "
             f"({format_bytes(tiered.steady_blocks(at) * tiered.gpu_block_bytes)} each for indexer and hot rows)",
             _MORE,
         )
     plain = room.plain.concurrency(gpu_blocks, at)
     return Limit(
         Resource.HBM,
-        f"{format_bytes(room.budget)} of HBM hold {decimal(plain)} requests of {at:,} tokens "
+        f"{format_bytes(room.budget)} of HBM hold {number_text(plain)} requests of {at:,} tokens "
         f"({format_bytes(room.plain.request_bytes(at))} each)",
         _MORE,
     )
@@ -182,9 +182,9 @@ def warnings_of(room: Room, overhead: int, held: Fraction) -> list[str]:
     left = room.node.gpu.memory_bytes * (100 - target.utilization_percent) // 100
     if workspace > left:
         found.append(
-            f"prefill workspace grows to about {format_bytes(workspace)} at max_num_batched_tokens {room.batched} and "
-            f"only {format_bytes(left)} are left free: the engine may start and die on the first long prompt; lower "
-            "resources.gpuMemoryUtilizationPercent or context.maxBatchedTokens"
+            f"prefill workspace grows to about {format_bytes(workspace)} at max_num_batched_tokens {room.batched:,} "
+            f"and only {format_bytes(left)} are left free: the engine may start and die on the first long prompt; "
+            "lower resources.gpuMemoryUtilizationPercent or context.maxBatchedTokens"
         )
     own, planned = target.memory_bytes, overhead_bytes(target)
     if own is not None and overhead < planned:
@@ -217,7 +217,7 @@ def warnings_of(room: Room, overhead: int, held: Fraction) -> list[str]:
     found += _scaling_costs(room)
     if target.max_requests is not None and target.max_requests > held:
         found.append(
-            f"context.maxConcurrentRequests {target.max_requests} is more than the {decimal(held)} requests of "
+            f"context.maxConcurrentRequests {target.max_requests:,} is more than the {number_text(held)} requests of "
             f"{target.typical:,} tokens that memory holds: the others wait"
         )
     if room.fell_back:
@@ -240,7 +240,7 @@ def _scaling_costs(room: Room) -> Iterator[str]:
     enough = rope_advice(rope, target.max_tokens).factor
     if target.rope_type == "Yarn" and enough is not None and enough < target.rope_factor:
         yield (
-            f"{setting} is more than {target.max_tokens} tokens need: {format_factor(enough)} is enough, and a "
+            f"{setting} is more than {target.max_tokens:,} tokens need: {format_factor(enough)} is enough, and a "
             "smaller one costs short prompts less"
         )
     base = target.rope_original_tokens or rope.trained

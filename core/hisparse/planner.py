@@ -28,7 +28,7 @@ from hisparse.room import (
     pool_room,
     tier_layout,
 )
-from hisparse.rounding import decimal, quantity_at_least, whole_gib
+from hisparse.rounding import decimal, number_text, quantity_at_least, whole_gib
 from hisparse.shortfall import (
     Fits,
     hbm_shortfall,
@@ -256,7 +256,7 @@ def _with_hisparse(room: Room, reason: str, fits: Fits | None) -> Plan | Shortfa
         Term(
             "indexer offload",
             offload,
-            f"{decimal(layout.offload_token_bytes)} B per host-pool token: repeated prefixes stay warm",
+            f"{number_text(layout.offload_token_bytes)} B per host-pool token: repeated prefixes stay warm",
         ),
         _overhead_term(target, host.overhead),
     )

@@ -37,3 +37,11 @@ def decimal(value: Fraction) -> str:
     """Two decimals, cut off rather than rounded up: a promise is never rounded in its own favour."""
     hundredths = int(value * 100)
     return f"{hundredths // 100}.{hundredths % 100:02d}"
+
+
+def number_text(value: Fraction) -> str:
+    """A value as people read it: with separators; unless it is whole two decimals, cut off."""
+    if value.denominator == 1:
+        return f"{value.numerator:,}"
+    whole, hundredths = decimal(abs(value)).split(".")
+    return f"{'-' if value < 0 else ''}{int(whole):,}.{hundredths}"

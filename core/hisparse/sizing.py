@@ -13,7 +13,6 @@ from fractions import Fraction
 from typing import Final
 
 from hisparse.acceptance import accept, possible_dtypes, tier_obstacle
-from hisparse.arithmetic import number_text
 from hisparse.hardware import Gpu, NodeClass
 from hisparse.lengths import at_length, last_that
 from hisparse.model import ModelFacts
@@ -21,7 +20,7 @@ from hisparse.plan import Mode, Plan, Shortfall, Target
 from hisparse.planner import plan, plan_without_advice
 from hisparse.room import GPU_COUNTS
 from hisparse.rope import RopeAdvice, RopeState, rope_advice
-from hisparse.rounding import cdiv
+from hisparse.rounding import cdiv, number_text
 from hisparse.units import GIB
 
 MOST_TOKENS: Final = 16_777_216

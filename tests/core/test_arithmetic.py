@@ -16,9 +16,9 @@ from hisparse.arithmetic import (
     least_of,
     most_of,
     multiple_of,
-    number_text,
     total_of,
 )
+from hisparse.rounding import number_text
 
 NUMBERS = st.builds(figure, st.integers(0, 10**12) | st.fractions(min_value=0, max_value=1000, max_denominator=99))
 

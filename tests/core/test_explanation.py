@@ -14,7 +14,6 @@ from shapes import GLM, LLAMA_8B, LLAMA_70B, MILLION, glm_target, gpu, h200, mod
 
 from hisparse import catalogue
 from hisparse.acceptance import accept
-from hisparse.arithmetic import number_text
 from hisparse.explanation import BLOCKS, BYTES, REQUESTS, Section, Step, explain
 from hisparse.hardware import GPUS, NodeClass
 from hisparse.layers import Cache, FullAttention, SlidingWindow
@@ -22,6 +21,7 @@ from hisparse.lengths import at_length
 from hisparse.model import ModelFacts
 from hisparse.plan import Mode, Plan, Shortfall, Target
 from hisparse.planner import plan
+from hisparse.rounding import number_text
 from hisparse.rows import KV_DTYPES
 from hisparse.units import GIB
 

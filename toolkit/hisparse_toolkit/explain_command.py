@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hisparse.arithmetic import number_text
 from hisparse.explanation import BYTES, Section, Step, explain
 from hisparse.plan import Plan, Shortfall
+from hisparse.rounding import number_text
 from hisparse.units import format_bytes
 from hisparse_toolkit.amounts import tokens_text
 from hisparse_toolkit.answering import Answer, Canvas, say
