@@ -174,10 +174,10 @@ def _message(model: type[BaseModel], detail: ErrorDetails) -> str:
     if kind == "missing":
         return f"is needed and not set; {_meaning(model, path)}"
     if kind == "extra_forbidden":
-        return f"unknown field{_near(str(path[-1]), _siblings(model, path))}"
+        return f"unknown field{nearest(str(path[-1]), _siblings(model, path))}"
     if kind == "enum":
         known = [word.strip("'") for word in str(context["expected"]).replace(" or ", ", ").split(", ")]
-        return f"{given} is not known; set one of {', '.join(known)}{_near(given.strip(chr(34)), known)}"
+        return f"{given} is not known; set one of {', '.join(known)}{nearest(given.strip(chr(34)), known)}"
     if kind in _TYPES:
         return f"{given} is not {_TYPES[kind]}"
     if kind in _LENGTHS:
@@ -212,7 +212,8 @@ def _shown(value: object) -> str:
     return shortened(json.dumps(value, default=str))
 
 
-def _near(name: str, known: list[str]) -> str:
+def nearest(name: str, known: list[str]) -> str:
+    """What somebody may have meant, as the end of a message; empty where nothing is near."""
     folded = {other.lower(): other for other in known}
     close = difflib.get_close_matches(name.lower(), folded, n=1)
     return f'; did you mean "{folded[close[0]]}"?' if close else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from hisparse.rounding import cdiv
@@ -280,6 +281,7 @@ _LEAD = re.compile(r"^rtx")
 _TAIL = re.compile(r"(?:sxm[0-9]?|(?<=[0-9])gb)$")
 
 
+@lru_cache(maxsize=64)
 def gpu_named(name: str) -> Gpu | None:
     """The GPU that a person calls `name`: a short name or a product, in any case.
 

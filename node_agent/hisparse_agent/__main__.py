@@ -34,6 +34,8 @@ from hisparse_agent.settings import Settings
 log: Final = structlog.get_logger(__name__)
 _PREFIX: Final = "HISPARSE_AGENT_"
 _FLUSH_S: Final = 3.0
+_ANSWER_S: Final = 3.0
+"""A report without what the cluster says would stand for a minute; an API server that is away is not waited for."""
 
 
 def parser(environment: dict[str, str]) -> argparse.ArgumentParser:
@@ -141,6 +143,7 @@ async def run(settings: Settings) -> int:
             api = await stack.enter_async_context(Api(_credentials(settings), metrics.request))
             cluster = Cluster(api, settings.node)
             await stack.enter_async_context(cluster.following())
+            await cluster.answered(_ANSWER_S)
             view = cluster.view
             writer = Writer(api, settings.node, own_version(), pace=settings.writes)
             pool = PoolLease(api, settings.namespace, settings.node)
@@ -193,6 +196,11 @@ async def _source(settings: Settings, view: Callable[[datetime], View], metrics:
     metrics.gauge("hisparse_node_nvml_restarts", "Restarts of the NVML child.", lambda: nvml.counters.restarts)
     metrics.gauge(
         "hisparse_node_nvml_abandoned", "NVML children that were given up and live.", lambda: nvml.counters.outstanding
+    )
+    metrics.counter(
+        "hisparse_node_kernel_log_lost_records",
+        "Records of the kernel log that were overwritten before they were read; an Xid may be among them.",
+        lambda: machine.lost_log_records,
     )
     try:
         yield machine

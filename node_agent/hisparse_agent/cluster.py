@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import structlog
 
-from hisparse.errors import SpecError, UnitError
+from hisparse.errors import UnitError
+from hisparse.nodes.in_force import Policy, in_force, policy_of
 from hisparse.nodes.policy import PLURAL as POLICIES
-from hisparse.nodes.policy import HiSparseNodePolicySpec, parse_policy
 from hisparse.units import parse_quantity
 from hisparse_agent.kube import GROUP_PATH, Api, Mirror
 from hisparse_agent.pods import Declared, ExporterPod, declared
@@ -40,22 +40,6 @@ class NodeObject:
 
 
 @dataclass(frozen=True)
-class Policy:
-    """A policy as it stands. spec None: it cannot be used, and fault says why."""
-
-    name: str
-    created: str
-    spec: HiSparseNodePolicySpec | None
-    fault: str = ""
-
-    def selects(self, labels: Mapping[str, str]) -> bool:
-        """Whether it is for a node with these labels. One that cannot be read is for none."""
-        if self.spec is None:
-            return False
-        return all(labels.get(name) == value for name, value in (self.spec.node_selector or {}).items())
-
-
-@dataclass(frozen=True)
 class View:
     """What is known now. node None and pods Missing before the API server has answered once.
 
@@ -70,11 +54,8 @@ class View:
 
     @property
     def policy(self) -> Policy | None:
-        """The policy in force: of those that select the node the oldest, by name where two are of one second."""
-        if self.node is None:
-            return None
-        mine = (one for one in self.policies or () if one.selects(self.node.labels))
-        return min(mine, key=lambda one: (one.created, one.name), default=None)
+        """The policy that the node is under; its spec is None where it cannot be used."""
+        return None if self.node is None else in_force(self.policies or (), self.node.labels)
 
 
 def node_object(node: Mapping[str, Any]) -> NodeObject:
@@ -91,17 +72,6 @@ def node_object(node: Mapping[str, Any]) -> NodeObject:
         unschedulable=bool(spec.get("unschedulable")),
         gpus=_promised(labels, status.get("capacity") or {}),
     )
-
-
-def policy_object(document: Mapping[str, Any]) -> Policy:
-    """A policy, judged."""
-    meta = document["metadata"]
-    spec, fault = None, ""
-    try:
-        spec = parse_policy(document.get("spec") or {})
-    except SpecError as error:
-        fault = str(error)
-    return Policy(meta["name"], str(meta.get("creationTimestamp", "")), spec, fault)
 
 
 def _promised(labels: Mapping[str, str], capacity: Mapping[str, str]) -> Number:
@@ -133,7 +103,7 @@ class Cluster:
             api, "/api/v1/nodes", {"fieldSelector": f"metadata.name={node}"}, node_object
         )
         self._pods: Mirror[Declared] = Mirror(api, "/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"}, declared)
-        self._policies: Mirror[Policy] = Mirror(api, f"{GROUP_PATH}/{POLICIES}", {}, policy_object)
+        self._policies: Mirror[Policy] = Mirror(api, f"{GROUP_PATH}/{POLICIES}", {}, policy_of)
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
@@ -148,6 +118,15 @@ class Cluster:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def answered(self, limit_s: float) -> bool:
+        """Wait until everything has been asked for once and answered; False where that takes longer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                for mirror in (self._node, self._pods, self._policies):
+                    await mirror.answered.wait()
+                return True
+        return False
 
     @property
     def heard(self) -> float | None:

@@ -3,13 +3,15 @@
 The folder should belong to root and carry the sticky bit: then the agent's account can add and replace its own file
 and nobody else's. What is read is a regular file of limited size, never through a link, of this format and of sane
 lengths; anything else is kept aside as *.broken and is nothing. Writing replaces the whole file and is on the disk
-when it returns.
+when it returns; what could not be read again is not written.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -22,15 +24,19 @@ from pydantic import TypeAdapter, ValidationError
 from hisparse.units import KIB, MIB
 from hisparse_agent.records import FORMAT, RECORDS_FILE, WANTED_FILE, Records, Wish
 
-MOST_ACTIONS: Final = 16
-"""Actions of one wish; there are three verbs, so that this is far above what an agent asks for."""
+MOST_ACTIONS: Final = 32
+"""Actions of one wish. Each of a node's GPUs, at most 16, may have its own; the other verbs have five targets."""
 MOST_CHANGES: Final = 64
 """Settings of one action; a node has at most 16 GPUs, and CPUs are named together."""
 MOST_TEXT: Final = 1024
-"""Characters of any one text."""
+"""Characters of any one text of the records."""
+MOST_WISHED_TEXT: Final = 256
+"""Characters of any one text of a wish. It goes into records, and messages about it are longer."""
 _WISH_BYTES: Final = 256 * KIB
 _RECORDS_BYTES: Final = 8 * MIB
 _MODE: Final = 0o644
+_NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO})
+"""What opening says of a link and of a socket."""
 
 
 class BrokenFileError(Exception):
@@ -76,27 +82,40 @@ def read_wish(folder: Path) -> Found[Wish]:
         text = _read(folder / WANTED_FILE, _WISH_BYTES, owner=None)
         if text is None:
             return Found(None)
-        return Found(_of_sane_size(_parsed(_WISH, text).content))
+        return Found(_of_sane_size(_parsed(_WISH, text, MOST_WISHED_TEXT).content))
     except BrokenFileError as error:
         _keep_aside(folder / WANTED_FILE)
         return Found(None, f"{WANTED_FILE}: {error}")
+    except OSError as error:
+        return Found(None, f"{WANTED_FILE}: it cannot be read: {error.strerror}")
 
 
 def read_records(folder: Path, *, own: bool) -> Found[Records]:
     """What the actuator did. own says that the actuator itself asks.
 
     It believes only a file of its own account, because old values are written back from there, and keeps another one
-    aside. The agent only reads.
+    aside. The agent only reads. Raises OSError where own records are there and cannot be read now: they may be sound,
+    and whoever went on without them would lose every old value.
     """
     path = folder / RECORDS_FILE
     try:
         text = _read(path, _RECORDS_BYTES, owner=os.geteuid() if own else None)
-        records = None if text is None else _parsed(_RECORDS, text).content
+        records = None if text is None else _parsed(_RECORDS, text, MOST_TEXT).content
     except BrokenFileError as error:
         if own:
             _keep_aside(path)
         return Found(None, f"{RECORDS_FILE}: {error}")
+    except OSError as error:
+        if own:
+            raise
+        return Found(None, f"{RECORDS_FILE}: it cannot be read: {error.strerror}")
     return Found(records)
+
+
+def lost_records(folder: Path) -> Path | None:
+    """Records that were kept aside as broken and that nobody has looked at yet: a person removes the file."""
+    aside = _aside(folder / RECORDS_FILE)
+    return aside if os.path.lexists(aside) else None
 
 
 def write_wish(folder: Path, wish: Wish) -> None:
@@ -106,7 +125,10 @@ def write_wish(folder: Path, wish: Wish) -> None:
 
 def write_records(folder: Path, records: Records) -> None:
     """Replace records.json. Raises OSError; nothing may be changed on the host before this has returned."""
-    _replace(folder / RECORDS_FILE, _RECORDS.dump_json(_RecordsFile(FORMAT, records), indent=1))
+    text = _RECORDS.dump_json(_RecordsFile(FORMAT, records), indent=1)
+    if len(text) > _RECORDS_BYTES or _longest_text(records) > MOST_TEXT:
+        raise OSError(errno.EFBIG, "the records are larger than what is read again")
+    _replace(folder / RECORDS_FILE, text)
 
 
 def _read(path: Path, limit: int, owner: int | None) -> bytes | None:
@@ -116,7 +138,9 @@ def _read(path: Path, limit: int, owner: int | None) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise BrokenFileError(f"it cannot be opened: {error.strerror}") from error
+        if error.errno in _NO_FILE:
+            raise BrokenFileError(f"it cannot be opened: {error.strerror}") from error
+        raise
     try:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode):
@@ -125,8 +149,6 @@ def _read(path: Path, limit: int, owner: int | None) -> bytes | None:
             raise BrokenFileError(f"it belongs to account {about.st_uid} and not to {owner}")
         with open(handle, "rb", closefd=False) as file:
             text = file.read(limit + 1)
-    except OSError as error:
-        raise BrokenFileError(f"it cannot be read: {error.strerror}") from error
     finally:
         os.close(handle)
     if len(text) > limit:
@@ -134,7 +156,7 @@ def _read(path: Path, limit: int, owner: int | None) -> bytes | None:
     return text
 
 
-def _parsed(adapter: TypeAdapter[_Content], text: bytes) -> _Content:
+def _parsed(adapter: TypeAdapter[_Content], text: bytes, most_text: int) -> _Content:
     try:
         version = _ENVELOPE.validate_json(text, strict=True).format
         if version != FORMAT:
@@ -143,12 +165,15 @@ def _parsed(adapter: TypeAdapter[_Content], text: bytes) -> _Content:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise BrokenFileError(f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}") from error
-    for value in _leaves(content):
-        if isinstance(value, str) and len(value) > MOST_TEXT:
-            raise BrokenFileError(f"a text of it has more than {MOST_TEXT} characters")
-        if isinstance(value, datetime) and value.tzinfo is None:
-            raise BrokenFileError("a time of it has no zone")
+    if _longest_text(content) > most_text:
+        raise BrokenFileError(f"a text of it has more than {most_text} characters")
+    if any(isinstance(value, datetime) and value.tzinfo is None for value in _leaves(content)):
+        raise BrokenFileError("a time of it has no zone")
     return content
+
+
+def _longest_text(content: object) -> int:
+    return max((len(value) for value in _leaves(content) if isinstance(value, str)), default=0)
 
 
 def _of_sane_size(wish: Wish) -> Wish:
@@ -171,13 +196,20 @@ def _leaves(value: Any) -> Iterator[object]:  # noqa: ANN401  any of our datacla
 def _keep_aside(path: Path) -> None:
     # A folder may stand in its place, or the file be another account's: then it stays and is broken next time too.
     with contextlib.suppress(OSError):
-        path.replace(path.with_name(f"{path.name}.broken"))
+        path.replace(_aside(path))
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.broken")
 
 
 def _replace(path: Path, text: bytes) -> None:
     fresh = path.with_name(f".{path.name}.new")
-    with contextlib.suppress(FileNotFoundError):
-        fresh.unlink()  # of one who was killed while writing
+    try:
+        fresh.unlink(missing_ok=True)  # of one who was killed while writing
+    except OSError:
+        # the other side has put a folder there
+        fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
     with open(handle, "wb") as file:  # noqa: PTH123  a descriptor, not a path
         os.fchmod(file.fileno(), _MODE)  # whatever the umask says, the other side has to read it

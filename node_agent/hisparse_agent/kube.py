@@ -208,6 +208,8 @@ class Mirror(Generic[T]):
         """Whether the list has been had once."""
         self.refused = ""
         """Why we may not have it, empty where we may."""
+        self.answered = asyncio.Event()
+        """The list has been had, or we may not have it."""
         self.heard: float | None = None
         """When the API server answered last, by the monotonic clock."""
 
@@ -229,6 +231,8 @@ class Mirror(Generic[T]):
             except (Transient, Refused) as error:
                 self._version = ""  # after an error the list says best what is true
                 self.refused = str(error) if isinstance(error, Refused) else ""
+                if self.refused:
+                    self.answered.set()
                 log.warning("not followed", path=self._path, error=str(error), failures=failures)
                 await asyncio.sleep(max(getattr(error, "retry_seconds", 0.0), back_off(failures)))
                 failures += 1
@@ -239,6 +243,7 @@ class Mirror(Generic[T]):
         self._objects = found
         self._version = answer["metadata"]["resourceVersion"]
         self.synced, self.refused, self.heard = True, "", time.monotonic()
+        self.answered.set()
 
     def _take(self, event: Mapping[str, Any]) -> None:
         self.heard = time.monotonic()

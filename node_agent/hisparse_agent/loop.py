@@ -24,11 +24,12 @@ from hisparse.errors import Transient
 from hisparse.nodes.catalogue import Check, Verb
 from hisparse.nodes.checks import CHECKS
 from hisparse.nodes.findings import Finding, State
+from hisparse.nodes.in_force import Policy
 from hisparse.nodes.policy import HiSparseNodePolicySpec
 from hisparse.nodes.report import ActionStatus, Inventory
 from hisparse.units import parse_duration
 from hisparse_agent import exchange
-from hisparse_agent.cluster import Policy, View
+from hisparse_agent.cluster import NodeObject, View
 from hisparse_agent.history import History
 from hisparse_agent.judge.judge import judge
 from hisparse_agent.judge.ledger import Ledger
@@ -45,13 +46,13 @@ from hisparse_agent.records import Phase, Records, Wanted, Wish
 from hisparse_agent.remedies import slots
 from hisparse_agent.remedies.allowance import Decision, SlotState
 from hisparse_agent.remedies.ours import Mute, NodeMarks, in_force, mute_of, uncordoned
-from hisparse_agent.remedies.plan import Circumstances, Outcome, Standing, after_restart, step
+from hisparse_agent.remedies.plan import Circumstances, Outcome, Standing, after_restart, hold, step
 from hisparse_agent.remedies.wishes import checks_of
 
 log: Final = structlog.get_logger(__name__)
 BY_ID: Final[Mapping[str, Check]] = MappingProxyType({check.id: check for check in CHECKS})
-RENEW: Final = timedelta(seconds=240)
-"""A slot is renewed so long before the time at which its holder may no longer count on it."""
+UNSURE_S: Final = (slots.SILENT - slots.MARGIN - slots.RENEWED).total_seconds()
+"""After a start it may be unknown for so long whether we hold a slot; then another node may have it."""
 REPEAT: Final = timedelta(hours=1)
 """What is still refused, or still only said, is told again after this long."""
 _COUNT_S: Final = 300.0
@@ -98,6 +99,8 @@ class Agent:
         self._standing: Standing | None = None
         self._mutes: tuple[Mute, ...] = ()
         self._marks: NodeMarks | None = None
+        self._node_uid = ""
+        self._unsure_since: float | None = None
         self._taint: Taint | None = None
         self._told: dict[tuple[str, ...], datetime] = {}
         self._size: tuple[float, str, int] | None = None
@@ -114,6 +117,8 @@ class Agent:
                 if each is not None:
                     each(reading)
                 await self.poll(reading)
+                if seed.done():
+                    seed.result()  # what it did not expect ends us, or nothing would ever be told
                 self.polled_at = self._clock()
                 self._metrics.polled("ok", self.polled_at - begun)
         finally:
@@ -147,9 +152,10 @@ class Agent:
             findings=findings,
             inventory=self._inventory,
             actions=self._actions,
-            policy=policy.name if policy else None,
+            policy=policy.name if policy and spec else None,
             unread=_unread(reading),
             muted=_muted(self._mutes),
+            refused=self._refused(policy, reading.at),
         )
         self._publish(about, self._taint, notices)
         done = await self._remedy(reading, findings, standing, view, records)
@@ -185,11 +191,22 @@ class Agent:
                 await asyncio.sleep(max(getattr(error, "retry_seconds", 0.0), back_off(failures)))
                 failures += 1
             else:
-                self._known, self._taint = left.known, left.taint
+                self._known, self._actions, self._taint = left.known, left.actions, left.taint
                 told = conditions.told_before(left.conditions)
                 self._patient = Patient(told.told, self._patient.blind) if not self._patient.told else self._patient
                 self._mutes = _read_mutes(left.note)
                 self._seeded = True
+
+    def _refused(self, policy: Policy | None, now: datetime) -> str:
+        """Why the policy of the node cannot be used; empty where it can, or where there is none."""
+        if policy is None or not policy.fault:
+            return ""
+        if self._is_new(("policy", policy.name, policy.fault), now):
+            log.warning("policy not used", policy=policy.name, fault=policy.fault)
+        return (
+            f"nothing is done on this node, and thresholds are the catalogue's, because the HiSparseNodePolicy "
+            f"{policy.name} cannot be used: {policy.fault}"
+        )
 
     # --- remedies ----------------------------------------------------------------------------------------------------
 
@@ -204,10 +221,6 @@ class Agent:
         if self._standing is None:
             self._standing = after_restart(records)
         now, policy = reading.at, view.policy
-        if view.policies is None or not self._seeded:
-            # not to know the policy is no reason to put back what it allowed, nor to begin anything
-            return await self._held_on(now)
-        self._look_at_marks(view, now)
         spec = policy.spec if policy else None
         about = Circumstances(
             findings=findings,
@@ -221,6 +234,11 @@ class Agent:
             now=now,
             mutes=self._mutes,
         )
+        if view.policies is None or view.node is None or not self._seeded:
+            # not to know the policy is no reason to put back what it allowed, nor to begin anything
+            return self._held_on(about)
+        self._look_at_marks(view.node, now)
+        about = replace(about, mutes=self._mutes)
         if policy is None or spec is None or self._pool is None:
             outcome = step(self._standing, about)
             return await self._done(outcome, None, about)
@@ -228,9 +246,13 @@ class Agent:
         trouble = _asks(findings, spec) or bool(self._standing.actions) or self._taint is not None or self._pool.holds
         if trouble:
             await self._look_at_pool(policy, spec, now, critical=_asks(findings, spec))
-            most = slots.most_nodes(spec.budget.max_nodes if spec.budget else None, await self._pool_size(spec))
-            about = replace(about, slot=self._pool.slot(most, now), breaker_open=self._breaker_open())
+            # where nobody knows how many there are, the least budget
+            most = slots.most_nodes(spec.budget.max_nodes if spec.budget else None, await self._pool_size(spec) or 1)
+            slot = self._or_lost(self._pool.slot(most, now))
+            about = replace(about, slot=slot, breaker_open=self._breaker_open())
             about = await self._leave(self._standing, about, asked, most)
+        else:
+            self._unsure_since = None
         outcome = step(self._standing, about)
         return await self._done(outcome, self._allowed_taint(asked, about, spec), about)
 
@@ -247,11 +269,20 @@ class Agent:
         kept = _wanted_taint(standing, spec, self._mutes, now, self._taint)
         return kept if kept is not None and self._taint is not None and kept.check == self._taint.check else None
 
-    async def _held_on(self, now: datetime) -> _Remedied:
-        standing = self._standing or Standing()
-        wish = () if standing.would else standing.actions
-        self._wish(wish, now)
-        return _Remedied(Outcome(standing, wish, mutes=in_force(self._mutes, now)), self._taint, ())
+    def _held_on(self, about: Circumstances) -> _Remedied:
+        outcome = hold(self._standing or Standing(), replace(about, slot=self._or_lost(about.slot)))
+        self._standing = outcome.standing
+        self._wish(outcome.wish, about.now)
+        return _Remedied(outcome, self._taint, ())
+
+    def _or_lost(self, slot: SlotState) -> SlotState:
+        """The slot of the last run is not ours for ever because nobody can look: lost, where it is unknown too long."""
+        if slot is not SlotState.UNKNOWN:
+            self._unsure_since = None
+            return slot
+        if self._unsure_since is None:
+            self._unsure_since = self._clock()
+        return SlotState.LOST if self._clock() - self._unsure_since >= UNSURE_S else slot
 
     async def _look_at_pool(
         self, policy: Policy, spec: HiSparseNodePolicySpec, now: datetime, *, critical: bool
@@ -266,12 +297,14 @@ class Agent:
 
         def told(pool: slots.Pool) -> slots.Pool:
             last = next((one.at for one in pool.critical if one.node == self._node), None)
-            if critical and (last is None or now - last >= window / 3):
+            # an open breaker needs no more marks; when a person has closed it, the next poll marks anew
+            if critical and pool.opened is None and (last is None or now - last >= window / 3):
                 pool = slots.mark(pool, self._node, window, now)
             own = next((one for one in pool.slots if one.node == self._node), None)
-            if own is not None and now - own.renewed >= RENEW:
+            if own is not None and now - own.renewed >= slots.renewal(self._node):
                 pool = slots.renew(pool, self._node, now) or pool
-            return slots.judge(pool, size, percent, window, now)
+            # a share of nobody knows how many is none
+            return pool if size is None else slots.judge(pool, size, percent, window, now)
 
         if told(seen.pool) != seen.pool:
             await self._pool.change(told)
@@ -309,6 +342,7 @@ class Agent:
             and not outcome.wish
             and taint is None
             and self._taint is None
+            and not (self._marks and self._marks.tainted_for)
             and not _holding(about.records)
         ):
             node = self._node
@@ -316,29 +350,27 @@ class Agent:
                 self._pool.forget()
         return _Remedied(outcome, taint, notices)
 
-    def _look_at_marks(self, view: View, now: datetime) -> None:
-        """Mute what a person took off the node."""
-        if view.node is None:
-            return
-        own = conditions.own_taint(view.node.taints)
-        marks = NodeMarks(own.check if own else None, view.node.unschedulable)
-        if self._marks is not None:
+    def _look_at_marks(self, node: NodeObject, now: datetime) -> None:
+        """Mute what a person took off the node. Another Node of this name had nothing to take off."""
+        own = conditions.own_taint(node.taints)
+        marks = NodeMarks(own.check if own else None, node.unschedulable)
+        if self._marks is not None and node.uid == self._node_uid:
             active = [one.check for one in self._standing.actions] if self._standing else []
             # while we do not want it, it was we who removed it
             ours = self._taint is None or self._marks.tainted_for != self._taint.check
             found = uncordoned(self._marks, marks, removed_by_us=ours, active=active, now=now)
             self._mutes = in_force((*self._mutes, *found), now)
-        self._marks = marks
+        self._marks, self._node_uid = marks, node.uid
 
-    async def _pool_size(self, spec: HiSparseNodePolicySpec) -> int:
-        """Nodes under the policy; counted now and then, and 1 where nobody knows: the least budget."""
+    async def _pool_size(self, spec: HiSparseNodePolicySpec) -> int | None:
+        """Nodes under the policy; counted now and then, None where nobody knows."""
         assert self._pool is not None  # noqa: S101 - the caller looked
         selector = dict(spec.node_selector or {})
         key = str(sorted(selector.items()))
         if self._size is None or self._size[1] != key or self._clock() - self._size[0] > _COUNT_S:
             count = await self._pool.size(selector)
             if count is None:
-                return self._size[2] if self._size is not None and self._size[1] == key else 1
+                return self._size[2] if self._size is not None and self._size[1] == key else None
             self._size = (self._clock(), key, max(1, count))
         return self._size[2]
 
@@ -464,7 +496,7 @@ def _muted(mutes: Iterable[Mute]) -> tuple[str, ...]:
 
 def _read_mutes(note: str) -> tuple[Mute, ...]:
     try:
-        return _MUTES.validate_json(note) if note else ()
+        return tuple(one for one in _MUTES.validate_json(note) if one.until.tzinfo is not None) if note else ()
     except ValidationError:
         log.warning("the note of the last run cannot be read", note=note[:200])
         return ()

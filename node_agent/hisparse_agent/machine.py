@@ -38,6 +38,7 @@ from hisparse_agent.readings import (
     Number,
     Nvml,
     Rdma,
+    ShmFile,
     Xid,
 )
 
@@ -46,6 +47,7 @@ RELEASE_ANNOTATION: Final = "inference.hisparse.dev/release-gpus"
 """On a Node, "true" makes the agent let go of NVML: for a reset of GPUs or another driver."""
 _FILES_S: Final = 5.0
 _NO_EXPORTER: Final = Missing(Absence.UNSUPPORTED, "no dcgm-exporter pod runs on this node")
+_NOT_LOOKED: Final = Missing(Absence.UNKNOWN, "its /dev/shm was not looked at yet")
 _RELEASED: Final = Missing(Absence.UNKNOWN, f"the node's annotation {RELEASE_ANNOTATION} keeps us from NVML")
 
 
@@ -111,6 +113,7 @@ class Machine:
         self._gpu: Nvml | Missing = Missing(Absence.UNKNOWN, "NVML was not read yet")
         self._exporter: Exporter | Missing = _NO_EXPORTER
         self._numa: dict[str, Number] = {}
+        self._left: dict[str, tuple[ShmFile, ...] | Missing] = {}
         self._gpu_at: float | None = None
         self._config_at: float | None = None
 
@@ -118,6 +121,11 @@ class Machine:
     def nvml(self) -> NvmlReader:
         """The reader of NVML, for what it tells of itself."""
         return self._nvml
+
+    @property
+    def lost_log_records(self) -> int:
+        """Records that the kernel overwrote before the agent read them: an Xid may be among them."""
+        return self._log.lost
 
     async def readings(self) -> AsyncIterator[NodeReading]:
         """A reading now and at every pace of the host; a late one is not made up for."""
@@ -170,8 +178,8 @@ class Machine:
             await self._session.close()
 
     def _is_due(self, last: float | None, pace: float) -> bool:
-        # a tenth early is on time: polls are not exact
-        return last is None or self._clock() - last >= pace * 0.9
+        # half a poll early is on time: polls are not exact
+        return last is None or self._clock() - last >= pace - self._paces.host / 2
 
     async def _read_nvml(self, view: View) -> Nvml | Missing:
         if view.node is not None and view.node.annotations.get(RELEASE_ANNOTATION) == "true":
@@ -204,17 +212,20 @@ class Machine:
         places = self._places
         pods = view.pods
         if not isinstance(pods, Missing):
-            pods = tuple(self._pod(pod) for pod in pods)
+            if gpu:
+                self._left = {pod.uid: self._left_files(pod) for pod in pods}
+            pods = tuple(
+                replace(read_pod(places.cgroups, pod), files=self._left.get(pod.uid, _NOT_LOOKED)) for pod in pods
+            )
         found = (read_host(places.root), read_rdma(places.root, declared=view.rdma)) if config else None
         # every line comes once, so it is asked for when it is judged
         return _Files(read_memory(places.root), pods, self._log.poll() if gpu else (), found)
 
-    def _pod(self, pod: EnginePod) -> EnginePod:
+    def _left_files(self, pod: EnginePod) -> tuple[ShmFile, ...] | Missing:
+        """Dear where there are any: then all processes of the node are looked at. So at the pace of its judge."""
         if self._places.kubelet is None:
-            files = Missing(Absence.UNSUPPORTED, "the kubelet's folder is not mounted")
-            return replace(read_pod(self._places.cgroups, pod), files=files)
-        files_of = read_files(self._places.kubelet, self._places.root / "proc", pod.uid)
-        return replace(read_pod(self._places.cgroups, pod), files=files_of)
+            return Missing(Absence.UNSUPPORTED, "the kubelet's folder is not mounted")
+        return read_files(self._places.kubelet, self._places.root / "proc", pod.uid)
 
 
 async def _ready(value: T) -> T:

@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from hisparse.nodes.findings import Finding, State
+from hisparse_agent.judge.ledger import ACTIVE_STATES
 from hisparse_agent.publish.writer import Counts
 from hisparse_agent.readings import GpuReading, Missing, NodeReading, Number, NvLink, Nvml, Pressure
 from hisparse_agent.records import Phase, Record
@@ -30,8 +31,8 @@ NUMBERS: Final = {
     State.UNSUPPORTED: 4,
 }
 _SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-_ACTIVE_LINKS: Final = (1, 3)
 _NS: Final = 10**9
+_Family = GaugeMetricFamily | CounterMetricFamily
 
 
 def own_version() -> str:
@@ -106,7 +107,11 @@ class Metrics:
 
     def gauge(self, name: str, text: str, read: Callable[[], float | None]) -> None:
         """A gauge read at scrape; absent while it is None."""
-        self.registry.register(_Reading(name, text, read))
+        self.registry.register(_Reading(lambda: GaugeMetricFamily(name, text), read))
+
+    def counter(self, name: str, text: str, read: Callable[[], float | None]) -> None:
+        """A counter read at scrape; absent while it is None. The page adds _total to its name."""
+        self.registry.register(_Reading(lambda: CounterMetricFamily(name, text), read))
 
     def text(self) -> bytes:
         """The page that Prometheus scrapes."""
@@ -115,11 +120,13 @@ class Metrics:
 
 
 class _Reading(Collector):
-    def __init__(self, name: str, text: str, read: Callable[[], float | None]) -> None:
-        self._name, self._text, self._read = name, text, read
+    """One figure that somebody else keeps."""
+
+    def __init__(self, family: Callable[[], _Family], read: Callable[[], float | None]) -> None:
+        self._family, self._read = family, read
 
     def collect(self) -> Iterator[Metric]:
-        family = GaugeMetricFamily(self._name, self._text)
+        family = self._family()
         if (value := self._read()) is not None:
             family.add_metric([], value)
         yield family
@@ -287,13 +294,13 @@ def _thousandth(value: Number) -> float | None:
 
 
 def _active(links: tuple[NvLink, ...] | Missing) -> int | None:
-    return None if isinstance(links, Missing) else sum(link.state in _ACTIVE_LINKS for link in links)
+    return None if isinstance(links, Missing) else sum(link.state in ACTIVE_STATES for link in links)
 
 
 def _capacity(links: tuple[NvLink, ...] | Missing) -> int | None:
     if isinstance(links, Missing):
         return None
-    rates = [link.bytes_per_second for link in links if link.state in _ACTIVE_LINKS]
+    rates = [link.bytes_per_second for link in links if link.state in ACTIVE_STATES]
     known = [rate for rate in rates if not isinstance(rate, Missing)]
     return sum(known) if len(known) == len(rates) else None
 

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 import structlog
 
 from hisparse.errors import Transient
+from hisparse.nodes.breaker import LEASE_PREFIX
 from hisparse_agent.kube import MERGE, NOT_FOUND, Conflict, Refused
 from hisparse_agent.publish.writer import Api
 from hisparse_agent.remedies.allowance import SlotState
@@ -28,7 +29,6 @@ from hisparse_agent.remedies.slots import (
 
 log: Final = structlog.get_logger(__name__)
 LEASES: Final = "/apis/coordination.k8s.io/v1"
-PREFIX: Final = "hisparse-pool-"
 _TRIES: Final = 6
 _LIMIT_S: Final = 4.0
 _PAGE: Final = 500
@@ -158,7 +158,7 @@ class PoolLease:
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",
                 "metadata": {
-                    "name": f"{PREFIX}{self._policy}",
+                    "name": f"{LEASE_PREFIX}{self._policy}",
                     "namespace": self._namespace,
                     "annotations": {name: value for name, value in annotations.items() if value is not None},
                 },
@@ -175,7 +175,7 @@ class PoolLease:
         self._version = answer["metadata"]["resourceVersion"]
 
     def _path(self) -> str:
-        return f"{LEASES}/namespaces/{self._namespace}/leases/{PREFIX}{self._policy}"
+        return f"{LEASES}/namespaces/{self._namespace}/leases/{LEASE_PREFIX}{self._policy}"
 
 
 def _own(slots: tuple[Slot, ...] | list[Slot], node: str) -> Slot | None:

@@ -7,10 +7,11 @@ milliwatts (as NVML gives it), throttle times nanoseconds, error counts since th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 from types import MappingProxyType
 
 from hisparse.nodes.catalogue import Pace
@@ -165,6 +166,32 @@ class GpuReading:
     def subject(self) -> str:
         """What a finding about it names."""
         return f"gpu-{self.index}"
+
+    # a reading is looked at again at every poll of the next ten minutes, and has 18 ports
+
+    @cached_property
+    def crc_errors(self) -> Number:
+        """Those of all its ports; Missing where one could not be read."""
+        return _sum(self.links, lambda link: link.crc_errors)
+
+    @cached_property
+    def link_recoveries(self) -> Number:
+        """Those of all its ports; Missing where one could not be read."""
+        return _sum(self.links, lambda link: link.recoveries)
+
+
+def _sum(links: tuple[NvLink, ...] | Missing, pick: Callable[[NvLink], Number]) -> Number:
+    if isinstance(links, Missing):
+        return links
+    total = 0
+    for link in links:
+        if isinstance(link.state, Missing) and link.state.absence is Absence.UNSUPPORTED:
+            continue  # no port of this GPU
+        value = pick(link)
+        if isinstance(value, Missing):
+            return value
+        total += value
+    return total
 
 
 @dataclass(frozen=True)

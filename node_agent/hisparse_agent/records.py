@@ -8,7 +8,7 @@ replaced whole (write, fsync, rename); a file that cannot be read is no wish and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -19,6 +19,10 @@ RECORDS_FILE: Final = "records.json"
 FORMAT: Final = 1
 ALL_CPUS: Final = "cpu"
 """What the target of a cpufreq change begins with, before the slash: every CPU of the node."""
+
+
+CLOCK_STEP: Final = timedelta(minutes=2)
+"""So far ahead a time may lie for us to believe it: clocks are set by seconds all the time."""
 
 
 class Phase(StrEnum):
@@ -59,6 +63,11 @@ def covers(target: str, recorded: str) -> bool:
         return target == recorded
     cpu, slash, setting = recorded.partition("/")
     return cpu.removeprefix(ALL_CPUS).isdigit() and slash + setting == target.removeprefix(ALL_CPUS)
+
+
+def is_over(since: datetime, ttl_seconds: int, now: datetime) -> bool:
+    """Whether a change that began at `since` has had its time. It has, too, where the clock was set back since."""
+    return not -CLOCK_STEP <= now - since < timedelta(seconds=ttl_seconds)
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,13 @@ def load(folder: Path) -> Iterator[NodeReading]:
 
 
 def _files(folder: Path) -> list[Path]:
-    if folder.is_file():
+    if not folder.exists():
+        raise ReplayError(f"{folder} is not there")
+    if not folder.is_dir():
         return [folder]
     found = sorted((*folder.glob("*.json"), *folder.glob("*.jsonl")))
     if not found:
-        raise ReplayError(f"{folder} has no *.json and no *.jsonl; record some with --record {folder}")
+        raise ReplayError(f"{folder} has no *.json and no *.jsonl; record some with hisparse-agent --record {folder}")
     return found
 
 

@@ -47,6 +47,9 @@ def parser(environment: dict[str, str]) -> argparse.ArgumentParser:
     )
     found.set_defaults(environment_namespaces=tuple(part for part in named.split(",") if part))
     option("--lease-namespace", "", "where the Lease lies; the own namespace if empty")
+    option(
+        "--agents-namespace", Options.agents_namespace, "where the node agents run and keep the Leases of their pools"
+    )
     option("--engine-image", defaults.engine_image, "serves models whose spec names no image")
     option("--launcher-image", defaults.launcher_image, "brings the launcher into a user's own engine image")
     option("--listen", ":8080", "HOST:PORT of /healthz, /readyz and /metrics; no HOST means every address")
@@ -73,6 +76,7 @@ def options_of(words: argparse.Namespace) -> Options:
     return Options(
         namespaces=namespaces,
         lease_namespace=words.lease_namespace or own_namespace(namespaces),
+        agents_namespace=words.agents_namespace,
         kubeconfig=Path(words.kubeconfig) if words.kubeconfig else None,
         context=words.context or None,
         host=host.strip("[]") or None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from hisparse.nodes import report
+from hisparse.nodes import policy, report
 
 GROUP: Final = "inference.hisparse.dev"
 LABEL: Final = f"{GROUP}/inference"
@@ -49,6 +49,10 @@ INFERENCE: Final = Kind(f"{GROUP}/v1alpha1", "HiSparseInference", "hisparseinfer
 NODE: Final = Kind("v1", "Node", "nodes", "nodes", namespaced=False, selector=None)
 NODE_REPORT: Final = Kind(f"{GROUP}/v1alpha1", report.KIND, report.PLURAL, namespaced=False, selector=None)
 """What the node agents found; a cluster without them need not have this kind."""
+NODE_POLICY: Final = Kind(f"{GROUP}/v1alpha1", policy.KIND, policy.PLURAL, namespaced=False, selector=None)
+"""What the node agents may do; as optional as their reports."""
+POOL_LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases", selector=None)
+"""Leases in the namespace of the node agents, of which each policy has one."""
 EVENT: Final = Kind("v1", "Event", "events", selector=None)
 OWN_LEASE: Final = Kind(
     "coordination.k8s.io/v1", "Lease", "leases", selector=None, field_selector=f"metadata.name={LEASE}"

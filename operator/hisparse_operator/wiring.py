@@ -4,6 +4,8 @@
                               whole lists --^         ^-- resync
                       reports of node agents --^
 
+    policies of node agents, Leases of their pools, nodes --> keeper of their status
+
 It stands by until it holds the lease and ends when it loses it: the pod's restart is the way back.
 """
 
@@ -35,9 +37,19 @@ from hisparse_operator.cluster.hub import HuggingFace, NoHub
 from hisparse_operator.cluster.kube import WRITE_S, Api, ApiError, NotFoundError, load_configuration
 from hisparse_operator.cluster.leader import Leader, Times
 from hisparse_operator.cluster.observe import Decisions, Observer
-from hisparse_operator.cluster.reports import ReportWatch
+from hisparse_operator.cluster.optional import OptionalWatch
+from hisparse_operator.cluster.policies import PolicyKeeper
 from hisparse_operator.decide import degraded
-from hisparse_operator.kinds import CHILDREN, INFERENCE, NODE, NODE_REPORT, OWN_LEASE, Kind
+from hisparse_operator.kinds import (
+    CHILDREN,
+    INFERENCE,
+    NODE,
+    NODE_POLICY,
+    NODE_REPORT,
+    OWN_LEASE,
+    POOL_LEASE,
+    Kind,
+)
 from hisparse_operator.metrics import Metrics, own_version
 from hisparse_operator.worker import Worker
 from hisparse_operator.workqueue import WorkQueue
@@ -57,6 +69,7 @@ class Options:
 
     lease_namespace: str
     namespaces: tuple[str, ...] = ()
+    agents_namespace: str = "hisparse-nodes"
     kubeconfig: Path | None = None
     context: str | None = None
     host: str | None = None
@@ -104,7 +117,10 @@ class Operator:
         self._worker = Worker(
             self._queue, observer, decisions, applier, metrics, resync_s=options.resync_s, now=_utc_now
         )
-        self._reports = None if options.namespaces else ReportWatch(api, self._cache, self._on_report, self._poke_all)
+        self._keeper = (
+            None if options.namespaces else PolicyKeeper(api, self._cache, _utc_now, options.agents_namespace)
+        )
+        self._optional = () if self._keeper is None else self._watches_of_agents(self._keeper)
         self._lag = health.LoopLag()
         self._leads = False
         self._synced = asyncio.Event()
@@ -135,8 +151,9 @@ class Operator:
             asyncio.create_task(self._relist(), name="whole lists"),
             asyncio.create_task(stop.wait(), name="signal"),
         ]
-        if self._reports is not None:
-            others.append(asyncio.create_task(self._reports.run(), name="reports of nodes"))
+        others += [asyncio.create_task(one.run(), name="optional kind") for one in self._optional]
+        if self._keeper is not None:
+            workers.append(asyncio.create_task(self._keep(self._keeper), name="policies"))
         others.append(asyncio.create_task(self._watch(stop), name="watches"))
         done, _ = await asyncio.wait([*workers, *others], return_when=asyncio.FIRST_COMPLETED)
         told: set[str] = set()
@@ -153,6 +170,8 @@ class Operator:
     async def _end(self, workers: list[asyncio.Task[None]], others: list[asyncio.Task[Any]]) -> None:
         """Finish the writes in flight, only then let another replica write, then the rest."""
         self._queue.close()
+        if self._keeper is not None:
+            self._keeper.close()
         _, late = await asyncio.wait(workers, timeout=_DRAIN_S if self._synced.is_set() else 0)
         self._api.may_write = lambda: False
         if late:  # a long pass: it stops at its next write, and the one in flight ends within this time
@@ -165,6 +184,30 @@ class Operator:
     async def _work(self) -> None:
         await self._synced.wait()
         await self._worker.run()
+
+    async def _keep(self, keeper: PolicyKeeper) -> None:
+        await self._synced.wait()
+        await keeper.run()
+
+    def _watches_of_agents(self, keeper: PolicyKeeper) -> tuple[OptionalWatch, ...]:
+        """Those of the kinds that the node agents bring; the reports first, which a pass needs to know about."""
+
+        def on_change(change: Change) -> None:
+            self._metrics.watch_event(change.kind.kind)
+            keeper.changed(change)
+
+        return (
+            OptionalWatch(self._api, self._cache, NODE_REPORT, self._on_report, self._poke_all),
+            OptionalWatch(self._api, self._cache, NODE_POLICY, on_change, keeper.poke),
+            OptionalWatch(
+                self._api,
+                self._cache,
+                POOL_LEASE,
+                on_change,
+                keeper.poke,
+                namespace=self._options.agents_namespace,
+            ),
+        )
 
     async def _watch(self, stop: asyncio.Event) -> None:
         """Kopf, once there is something to watch; ends only by an error."""
@@ -206,8 +249,8 @@ class Operator:
         await self._await_crd()
         while not await self._list_all(count=False):  # noqa: ASYNC110 - polls the API server, not a variable
             await asyncio.sleep(_CRD_WAIT_S)
-        if self._reports is not None:
-            await self._reports.known.wait()
+        for one in self._optional:
+            await one.known.wait()
         self._synced.set()
         log.info("synced", objects=len(self._cache.keys()))
         await asyncio.sleep(_SECOND_LIST_S)
@@ -262,6 +305,8 @@ class Operator:
         """Queue the inferences that a change may concern."""
         if change.kind == NODE:
             self._poke_all()
+            if self._keeper is not None:
+                self._keeper.changed(change)
             return
         for item in (change.old, change.new):
             key = None if item is None else key_of(change.kind, item)

@@ -21,11 +21,11 @@ class HubFiles:
 
 
 class Sight(Enum):
-    """Whether we see the reports of the node agents."""
+    """Whether we see a kind that need not be there, as the reports of the node agents."""
 
     SEEN = auto()
     ABSENT = auto()
-    """The kind is not installed: nobody checks nodes here."""
+    """The kind is not installed."""
     HIDDEN = auto()
     """We may not look (namespaced mode, or a right is missing)."""
 

@@ -1,10 +1,13 @@
 """The actuator as a process, on a folder that looks like a machine."""
 
+import errno
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +20,8 @@ import pytest
 from remedy_shapes import BOOT, UUIDS
 
 from hisparse.nodes.catalogue import Verb
-from hisparse_agent.exchange import read_records, write_records, write_wish
+from hisparse_agent.actuator import __main__ as program
+from hisparse_agent.exchange import Found, read_records, write_records, write_wish
 from hisparse_agent.records import Change, Phase, Record, Records, Wanted, Wish
 
 pytestmark = pytest.mark.timeout(120)
@@ -182,8 +186,9 @@ def test_it_puts_everything_back_when_it_is_told_to_stop_and_does_not_begin_agai
 
 
 def test_it_ends_after_its_time_though_it_is_still_wanted(machine: Machine) -> None:
-    machine.wish(swap(ttl=1))
     machine.start()
+    machine.until(lambda: '"started"' in machine.log.read_text(), "it runs")
+    machine.wish(swap(ttl=1))
     assert machine.until_phase("vm.swappiness", Phase.REVERTED).message == "its time is over"
     assert machine.get(SWAPPINESS) == "60"
 
@@ -450,3 +455,118 @@ def test_every_change_is_a_line_of_json(machine: Machine) -> None:
     changes = [(line["event"], line["target"]) for line in lines if "target" in line]
     assert changes == [(phase, "vm.swappiness") for phase in ("Recorded", "InForce", "Reverted")]
     assert all({"level", "timestamp"} <= set(line) for line in lines)
+
+
+# --- what lies in the folder -----------------------------------------------------------------------------------------
+
+
+IN_FORCE = Record(
+    "a", Verb.SYSCTL, "vm.swappiness", "60", "10", "", "", "p", datetime.now(UTC), 60, BOOT, Phase.IN_FORCE
+)
+
+
+def test_after_lost_records_nothing_begins_until_somebody_has_looked(machine: Machine) -> None:
+    machine.wish(swap())
+    process = machine.start()
+    machine.until_phase("vm.swappiness", Phase.IN_FORCE)
+    machine.end(process, signal.SIGKILL)
+    records = machine.state / "records.json"
+    records.write_bytes(records.read_bytes()[:-40])
+    machine.wish(swap("b", "5"))
+    process = machine.start()
+    machine.until((machine.state / "records.json.broken").exists, "they are kept aside")
+    assert "could not be read" in machine.until_phase("vm.swappiness", Phase.REFUSED).message
+    assert machine.get(SWAPPINESS) == "10", "what is there may be ours and may be anybody's"
+    machine.end(process)
+    process = machine.start()
+    machine.wish(swap("c", "5"))
+    machine.until(lambda: {record.action for record in machine.records()} == {"b", "c"}, "it is refused again")
+    assert {record.phase for record in machine.records()} == {Phase.REFUSED}
+    machine.end(process)
+    (machine.state / "records.json.broken").unlink()
+    machine.start()
+    machine.wish(swap("d", "5"))
+    machine.until(lambda: machine.get(SWAPPINESS) == "5", "it goes on")
+
+
+def test_records_that_cannot_be_read_now_are_not_given_up(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.state.mkdir()
+    write_records(machine.state, Records(datetime.now(UTC), (IN_FORCE,)))
+    really = os.open
+
+    def out_of_handles(path: Any, *rest: Any) -> int:
+        if Path(path).name == "records.json":
+            raise OSError(errno.EMFILE, "Too many open files")
+        return really(path, *rest)
+
+    words = program.parser({}).parse_args(["--state-dir", str(machine.state), "--root", str(machine.root)])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", out_of_handles)
+        assert program._run(words, threading.Event()) == 1
+    assert machine.records() == (IN_FORCE,)
+
+
+def test_a_disk_that_has_turned_read_only_keeps_nothing_from_being_put_back(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.put(SWAPPINESS, "10")
+    machine.state.mkdir()
+    write_records(machine.state, Records(datetime.now(UTC), (IN_FORCE,)))
+    (machine.state / ".actuator.lock").touch()
+    really = os.open
+
+    def read_only(path: Any, flags: int, *rest: Any) -> int:
+        if flags & (os.O_CREAT | os.O_WRONLY) and machine.state in Path(path).parents:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return really(path, flags, *rest)
+
+    def no_owner(*_: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "open", read_only)
+    monkeypatch.setattr(os, "chown", no_owner)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        program.main(
+            ["--state-dir", str(machine.state), "--root", str(machine.root), "--agent-group", "65532", "--once"]
+        )
+    assert ended.value.code == 0
+    assert machine.get(SWAPPINESS) == "60"
+
+
+def test_a_fault_of_its_own_puts_everything_back(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([Found(Wish(datetime.now(UTC), BOOT, (swap(),)))])
+    seen = []
+
+    def once(_: Path) -> Found[Wish]:
+        seen.append(machine.get(SWAPPINESS))
+        return next(answers)  # then StopIteration, as any other fault
+
+    monkeypatch.setattr(program, "read_wish", once)
+    machine.state.mkdir()
+    words = program.parser({}).parse_args(
+        ["--state-dir", str(machine.state), "--root", str(machine.root), "--interval", "1ms"]
+    )
+    assert program._run(words, threading.Event()) == 1
+    assert seen == ["60", "10"]
+    assert machine.get(SWAPPINESS) == "60"
+
+
+def test_a_lock_that_somebody_else_put_there_holds_nobody_up(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.state.mkdir()
+    theirs = os.open(machine.state / ".actuator.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(theirs, fcntl.LOCK_EX)
+    really = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: really + 1)
+    ours = program._lock(machine.state)
+    assert program._alone(ours, threading.Event())
+    os.close(theirs)
+    os.close(ours)
+
+
+def test_the_folder_becomes_that_of_the_actuator(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "chown", lambda _, user, group: given.append((user, group)))
+    program._prepare(machine.state, "65532")
+    assert given == [(os.geteuid(), 65532)], "the sticky bit does not hold the owner of a folder back"
+    assert machine.state.stat().st_mode & 0o7777 == 0o1770

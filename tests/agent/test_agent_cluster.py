@@ -151,8 +151,14 @@ class Proxy:
                 continue
             upstream = socket.create_connection((host, int(port)))
             self.open += [client, upstream]
-            for source, sink in ((client, upstream), (upstream, client)):
-                threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+            threading.Thread(target=self._join, args=(client, upstream), daemon=True).start()
+
+    def _join(self, client: socket.socket, upstream: socket.socket) -> None:
+        with client, upstream:
+            back = threading.Thread(target=self._pass, args=(upstream, client), daemon=True)
+            back.start()
+            self._pass(client, upstream)
+            back.join()
 
     def _pass(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):

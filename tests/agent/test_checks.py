@@ -101,6 +101,8 @@ def test_the_figures_that_the_mission_names() -> None:
     assert {name: limits.critical for name, limits in links.profiles.items()} == {
         "h200": "18",
         "h100": "18",
+        "h20": "18",
+        "b200": "18",
         "a100-80": "12",
         "a100-40": "12",
         "h100-nvl": "12",

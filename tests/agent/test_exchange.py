@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 from dataclasses import replace
@@ -90,8 +91,8 @@ def changed(path: str, value: object) -> str:
         pytest.param(changed("content.actions.0.verb", "reboot"), "verb", id="no such verb"),
         pytest.param(changed("content.actions.0.ttl_seconds", "3600"), "ttl_seconds", id="text for a number"),
         pytest.param(changed("content.written", "2026-11-30T12:00:00"), "zone", id="a time without a zone"),
-        pytest.param(changed("content.actions.0.reason", "x" * 1025), "1024 characters", id="a long text"),
-        pytest.param(changed("content.actions", good()["content"]["actions"] * 17), "16 actions", id="many actions"),
+        pytest.param(changed("content.actions.0.reason", "x" * 257), "256 characters", id="a long text"),
+        pytest.param(changed("content.actions", good()["content"]["actions"] * 33), "32 actions", id="many actions"),
         pytest.param(changed("content.actions.0.changes", [{"target": "t", "new": "1"}] * 65), "64", id="many changes"),
         pytest.param(" " * (256 * 1024 + 1), "larger", id="a large file"),
     ],
@@ -139,6 +140,47 @@ def test_the_actuator_believes_records_of_its_own_account_alone(
     monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
     assert f"belongs to account {mine}" in read_records(tmp_path, own=True).fault
     assert not (tmp_path / RECORDS_FILE).exists()
+
+
+def test_a_folder_where_the_new_file_should_be_keeps_nobody_from_writing(tmp_path: Path) -> None:
+    (tmp_path / f".{RECORDS_FILE}.new" / "x").mkdir(parents=True)
+    for phase in (Phase.RECORDED, Phase.IN_FORCE):
+        write_records(tmp_path, Records(NOW, (replace(RECORD, phase=phase),)))
+    assert read_records(tmp_path, own=True).content == Records(NOW, (RECORD,))
+    assert {path.name for path in tmp_path.iterdir()} == {RECORDS_FILE, f".{RECORDS_FILE}.new"}
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        pytest.param((replace(RECORD, message="x" * 1025),), id="a long text"),
+        pytest.param((replace(RECORD, reason="\x01" * 1024),) * 1400, id="many with long texts"),
+    ],
+)
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, records: tuple[Record, ...]) -> None:
+    write_records(tmp_path, Records(NOW, (RECORD,)))
+    with pytest.raises(OSError, match="larger than what is read again") as refused:
+        write_records(tmp_path, Records(NOW, records))
+    assert refused.value.errno == errno.EFBIG
+    assert read_records(tmp_path, own=True).content == Records(NOW, (RECORD,))
+
+
+def test_a_file_that_cannot_be_read_now_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_wish(tmp_path, WISH)
+    write_records(tmp_path, Records(NOW, (RECORD,)))
+
+    def out_of_handles(*_: Any) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", out_of_handles)
+        assert "Too many open files" in read_wish(tmp_path).fault
+        assert "Too many open files" in read_records(tmp_path, own=False).fault
+        with pytest.raises(OSError, match="Too many open files"):
+            read_records(tmp_path, own=True)
+    assert read_wish(tmp_path).content == WISH
+    assert read_records(tmp_path, own=True).content == Records(NOW, (RECORD,))
+    assert exchange.lost_records(tmp_path) is None
 
 
 def test_the_agent_leaves_broken_records_where_they_are(tmp_path: Path) -> None:

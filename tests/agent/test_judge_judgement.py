@@ -219,6 +219,21 @@ def test_a_policy_changes_limits_and_patience() -> None:
     assert (found.state, found.value, found.limit) == (State.CRITICAL, "35", "36")
 
 
+SMALL_AND_WARM = {
+    "memory.total": 100 * GIB,
+    "memory.available": 20 * GIB,
+    "nvml.gpus.0.heat.hbm": 86,
+    "nvml.gpus.0.heat.hbm_limit": 95,
+}
+
+
+@pytest.mark.parametrize("edits", [{}, SMALL_AND_WARM, HOT, LINK_DOWN, LOW_MEMORY])
+def test_another_patience_is_no_other_limit(edits: dict[str, Any]) -> None:
+    reading = changed(healthy(), edits)
+    patient = {row.id: CheckOverride(check=row.id, enter_polls=7, leave_polls=9) for row in CHECKS}
+    assert once(reading, overrides=patient) == once(reading)
+
+
 def test_what_was_not_read_anew_counts_no_poll() -> None:
     first = judge(changed(healthy(0), {**LINK_DOWN, **LOW_MEMORY}), (), Ledger())
     ledger = first.ledger

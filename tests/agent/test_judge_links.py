@@ -96,7 +96,22 @@ def test_right_after_boot_links_that_train_are_no_fault() -> None:
             card("NVIDIA H100 NVL", links(0, 18)), State.UNSUPPORTED, None, None, id="H100 NVL without a bridge"
         ),
         pytest.param(
-            card("NVIDIA B200", links(18, 18)), State.OK, "18", "18", id="nobody promises: what is seen is learned"
+            card("NVIDIA B300 SXM6 AC", links(18, 18)),
+            State.OK,
+            "18",
+            "18",
+            id="nobody promises: what is seen is learned",
+        ),
+        pytest.param(card("NVIDIA B200", links(0, 18)), State.CRITICAL, "0", "18", id="B200, all inactive"),
+        pytest.param(
+            card("Tesla V100-SXM2-32GB", links(4, 6)),
+            State.UNKNOWN,
+            None,
+            None,
+            id="nobody promises and some were never up: not known to be well",
+        ),
+        pytest.param(
+            card("NVIDIA B300 SXM6 AC", links(0, 18)), State.UNKNOWN, None, None, id="nobody promises, and none is up"
         ),
         pytest.param(card("NVIDIA L40S", ()), State.UNSUPPORTED, None, None, id="no NVLink at all"),
         pytest.param(card("NVIDIA H200", NOT_THERE), State.UNSUPPORTED, None, None, id="a machine that hides it"),
@@ -129,8 +144,8 @@ def test_a_port_asleep_is_there_and_one_with_traffic_off_is_not() -> None:
 
 def test_what_was_learned_outlives_a_boot() -> None:
     watch = Watch()
-    watch.watch(card("NVIDIA B200", links(18, 18)))
-    booted = {**card("NVIDIA B200", links(16, 18)), "host.boot_id": "boot-2"}
+    watch.watch(card("NVIDIA B300 SXM6 AC", links(18, 18)))
+    booted = {**card("NVIDIA B300 SXM6 AC", links(16, 18)), "host.boot_id": "boot-2"}
     found = finding(watch.watch(booted, polls=3).findings, "nvlink.links", "gpu-0")
     assert (found.state, found.value, found.limit) == (State.CRITICAL, "16", "18")
     assert "the most that were ever active on this card" in found.message
@@ -160,6 +175,17 @@ def test_traffic_plays_no_part_an_idle_gpu_has_its_full_capacity() -> None:
         pytest.param({"nvml.gpus.0.peers.1": 5}, State.CRITICAL, id="links up, peer not OK"),
         pytest.param({"nvml.gpus.0.peers.1": 5, **NINE_DOWN}, State.UNKNOWN, id="links down: nvlink.links says so"),
         pytest.param(NINE_DOWN, State.OK, id="links down and the peer still OK"),
+        pytest.param(
+            {"nvml.gpus.0.peers.1": 5, "nvml.gpus.1.links.3.state": 0},
+            State.UNKNOWN,
+            id="the peer's links are down: its nvlink.links says so",
+        ),
+        pytest.param(
+            {"nvml.gpus.0.peers.1": 5, "nvml.gpus.1.lost": True}, State.UNKNOWN, id="the peer is lost: gpu.lost says so"
+        ),
+        pytest.param(
+            {"nvml.gpus.0.peers": {7: 5}}, State.CRITICAL, id="the peer is not listed and nothing explains it"
+        ),
         pytest.param(
             {**card("NVIDIA A100 80GB PCIe", links(12, 12)), "nvml.gpus.0.peers.1": 5},
             State.UNSUPPORTED,

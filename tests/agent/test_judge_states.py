@@ -22,6 +22,7 @@ from hisparse_agent.judge.judge import JUDGES
 from hisparse_agent.judge.standing import patience_of
 from hisparse_agent.judge.view import view_of
 from hisparse_agent.readings import Fabric, Pressure, Xid
+from hisparse_toolkit.node_checks_page import levels_of
 
 LONG: Final = 45
 """Polls that fill every window: 11 minutes."""
@@ -337,6 +338,12 @@ def test_every_check_has_a_row_for_every_state_or_a_reason_why_not() -> None:
     assert set(ROWS) == {row.id for row in CHECKS}
     for name, states in ROWS.items():
         assert set(states) == set(State) - {State.OK}, name
+
+
+@pytest.mark.parametrize("name", list(ROWS))
+def test_the_catalogue_tells_of_the_faults_that_there_are(name: str) -> None:
+    faults = {state for state, row in ROWS[name].items() if state.is_fault and isinstance(row, Row)}
+    assert levels_of(check(name)) == faults
 
 
 @cache

@@ -215,10 +215,10 @@ async def test_two_gpus_without_a_path_say_so_both_ways(machine: Machine) -> Non
     assert [gpu.peers for gpu in (await machine.nvml()).gpus] == [refused, refused]
 
 
-# --- what is dear is asked once a minute -----------------------------------------------------------------------------
+# --- what is dear is asked now and then --------------------------------------------------------------------------------
 
 
-async def test_counters_that_are_dear_are_as_of_the_last_minute(machine: Machine) -> None:
+async def test_counters_that_are_dear_are_as_of_the_last_time(machine: Machine) -> None:
     first = await machine.nvml()
     machine.gpu()["calls"]["Temperature"] = 70
     machine.gpu()["fields"]["83"] = [0, 3, 9_999_999]
@@ -247,6 +247,24 @@ async def test_what_failed_is_asked_again_at_the_next_poll(machine: Machine) -> 
     machine.becomes()
     mended = (await machine.nvml()).gpus[0]
     assert (mended.power.energy_mj, mended.peers) == (77, {1: 0})
+
+
+async def test_what_lasts_is_asked_again_with_what_is_dear_or_where_it_failed(machine: Machine) -> None:
+    machine.gpu()["calls"]["MigMode"] = {"ret": UNKNOWN_ERROR}
+    machine.becomes()
+    assert isinstance((await machine.nvml()).gpus[0].mig, Missing)
+    machine.gpu()["calls"]["MigMode"] = [0, 0]
+    machine.becomes()
+    assert (await machine.nvml()).gpus[0].mig is False
+    limit = (await machine.nvml()).gpus[0].heat.slowdown
+    machine.gpu()["calls"]["MigMode"] = [1, 1]
+    machine.gpu()["calls"]["TemperatureThreshold"] = {"1": 70}
+    machine.becomes()
+    soon = (await machine.nvml()).gpus[0]
+    assert (soon.mig, soon.heat.slowdown) == (False, limit)
+    machine.now += SLOW_S
+    later = (await machine.nvml()).gpus[0]
+    assert (later.mig, later.heat.slowdown) == (True, 70)
 
 
 async def test_a_link_more_is_asked_at_once(machine: Machine) -> None:

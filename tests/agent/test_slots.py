@@ -62,6 +62,14 @@ def test_a_holder_stops_counting_on_its_slot_before_another_can_take_it() -> Non
     assert slots.take(taken("a", most=1), "b", 1, NOW + timedelta(seconds=last) + slots.MARGIN) is None
 
 
+def test_holders_renew_apart_from_one_another_and_long_before_they_have_to() -> None:
+    ages = {slots.renewal(f"node-{number}") for number in range(100)}
+    assert len(ages) > 50
+    assert max(ages) * 2 <= slots.SILENT - slots.MARGIN, "the second try is in time as well"
+    assert min(ages) >= 4 * MINUTE
+    assert slots.renewal("node-1") == slots.renewal("node-1")
+
+
 def test_a_clock_that_runs_far_ahead_holds_nothing_for_ever() -> None:
     assert slots.take(taken("a", most=1, at=NOW + timedelta(days=30)), "b", 1, NOW) is not None
 

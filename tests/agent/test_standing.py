@@ -180,3 +180,17 @@ def test_since_is_never_later_than_the_reading_and_moves_only_with_the_state(see
         assert now.since <= at(poll)
         if now.told is before.told:
             assert now.since == before.since
+
+
+@given(SEEN, PATIENCES)
+def test_a_fault_always_has_a_reading_that_showed_it(seen: str, patience: Patience) -> None:
+    for standing in story(verdicts(seen), patience):
+        if standing.told.is_fault:
+            assert standing.proof is not None
+            assert standing.proof.state.is_fault
+
+
+def test_a_fault_that_steps_down_without_a_warning_keeps_its_proof() -> None:
+    steps = story(verdicts("cccwwwo"))
+    assert (steps[-1].told, steps[-1].proof) == (W, verdicts("c")[0])
+    assert steps[-2].told is C, "three readings that are milder are not enough"

@@ -24,7 +24,7 @@ from hisparse.nodes.findings import Finding, State
 from hisparse.nodes.policy import HiSparseNodePolicySpec
 from hisparse_agent.readings import UNREAD, Cpufreq, NodeReading, Power
 from hisparse_agent.records import Change, Phase, Records, Wanted
-from hisparse_agent.remedies.wishes import BETWEEN_STEPS, Basis, Wishes, watts, wishes
+from hisparse_agent.remedies.wishes import BETWEEN_STEPS, Basis, Wishes, held, watts, wishes
 
 MINUTE = timedelta(minutes=1)
 INTEL = Cpufreq(
@@ -45,8 +45,9 @@ def wished(
     before: tuple[Wanted, ...] = (),
     records: Records | None = None,
     now: datetime = NOW,
+    named: str = "p",
 ) -> Wishes:
-    return wishes(Basis(tuple(findings), spec, "p", BY_ID, seen or reading(), now), before, records)
+    return wishes(Basis(tuple(findings), spec, named, BY_ID, seen or reading(), now), before, records)
 
 
 def only(found: Wishes) -> Wanted:
@@ -278,6 +279,84 @@ def test_two_remedies_never_ask_for_one_target() -> None:
     first = {**SWAPPINESS, "parameters": {"value": 20}}
     found = wished([finding("host.swap")], policy(first, SWAPPINESS))
     assert only(found).changes == (Change("vm.swappiness", "20"),)
+
+
+def test_two_remedies_of_one_verb_for_one_check_are_two_actions() -> None:
+    other = {**SWAPPINESS, "parameters": {"sysctl": "kernel.numa_balancing", "value": 0}}
+    seen = reading(sysctls={"vm.swappiness": "60", "kernel.numa_balancing": "1"})
+    found = wished([finding("host.swap")], policy(SWAPPINESS, other), seen=seen)
+    assert [change.target for action in found.asked for change in action.changes] == [
+        "vm.swappiness",
+        "kernel.numa_balancing",
+    ]
+    # the actuator takes up an id once, and the rate limit counts ids
+    assert len({action.id for action in found.asked}) == 2
+
+
+def test_an_action_goes_with_the_policy_that_allowed_it() -> None:
+    still = [hot(0), hot(1)]
+    assert after(still, named="p").standing
+    assert not after(still, named="another").standing
+
+
+@pytest.mark.parametrize(
+    ("remedy", "stays"),
+    [
+        pytest.param({**SWAPPINESS}, True, id="as it was"),
+        pytest.param({**SWAPPINESS, "ttl": "3h"}, True, id="a longer time is for the next one"),
+        pytest.param({**SWAPPINESS, "ttl": "1m"}, False, id="a shorter time"),
+        pytest.param({**SWAPPINESS, "parameters": {"value": 20}}, False, id="another value"),
+        pytest.param(
+            {**SWAPPINESS, "parameters": {"sysctl": "kernel.numa_balancing", "value": 0}}, False, id="another setting"
+        ),
+    ],
+)
+def test_a_policy_that_was_edited_allows_what_it_says_now(remedy: dict[str, Any], stays: bool) -> None:
+    before = only(wished([finding("host.swap")], policy(SWAPPINESS)))
+    found = wished(
+        [finding("host.swap")], policy(remedy), before=(before,), records=records_of([before]), now=NOW + 2 * MINUTE
+    )
+    assert bool(found.standing) is stays
+
+
+def test_a_check_that_the_policy_switches_off_ends_its_action() -> None:
+    before = only(wished([finding("host.swap")], policy(SWAPPINESS)))
+    off = policy(SWAPPINESS, checks=[{"check": "host.swap", "enabled": False}])
+    gone = [finding("host.swap", state=State.UNSUPPORTED)]
+    assert not wished(gone, off, before=(before,), records=records_of([before])).standing
+
+
+def test_a_governor_stays_though_its_check_is_good_because_of_it() -> None:
+    spec = policy(GOVERNOR)
+    before = only(wished([finding("host.cpufreq", state=State.WARN)], spec, seen=reading(cpufreq=ACPI)))
+    good = [finding("host.cpufreq", state=State.OK)]
+    seen = reading(cpufreq=replace(ACPI, governors=("performance",)))
+    rest: dict[str, Any] = {"seen": seen, "before": (before,), "records": records_of([before])}
+    assert wished(good, spec, now=NOW + 59 * MINUTE, **rest).standing == (before,)
+    assert not wished(good, spec, now=NOW + 60 * MINUTE, **rest).standing, "its time is over"
+    assert not wished(good, policy(CAP), **rest).standing, "the policy has no such remedy any more"
+
+
+def test_a_clock_that_was_a_year_ahead_keeps_no_action() -> None:
+    assert after([hot(0), hot(1)], -timedelta(seconds=5)).standing
+    assert not after([hot(0), hot(1)], -timedelta(days=365)).standing
+
+
+@pytest.mark.parametrize(
+    ("findings", "later", "left"),
+    [
+        pytest.param([hot(0), hot(1)], MINUTE, {0, 1}, id="still hot"),
+        pytest.param([hot(0, State.UNKNOWN), hot(1, State.OK)], MINUTE, {0}, id="one has cooled"),
+        pytest.param([hot(0), hot(1)], 60 * MINUTE, set(), id="its time is over"),
+    ],
+)
+def test_while_the_policy_is_not_known_what_has_cleared_ends_all_the_same(
+    findings: list[Finding], later: timedelta, left: set[int]
+) -> None:
+    before = only(wished([hot(0), hot(1)], policy(CAP)))
+    basis = Basis(tuple(findings), policy(), "", BY_ID, reading(), NOW + later)
+    kept = held(basis, (before,), records_of([before]))
+    assert {change.target for action in kept for change in action.changes} == {UUIDS[index] for index in left}
 
 
 def test_watts() -> None:

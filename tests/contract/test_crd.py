@@ -190,7 +190,14 @@ def test_every_rule_reads_well_in_the_reference() -> None:
             ["Reason", "Policy", "Agent"],
             id="node",
         ),
-        pytest.param(POLICY, "hsnp", "Cluster", ["DryRun", "Remedies", "Selected", "Age"], ["Accepted"], id="policy"),
+        pytest.param(
+            POLICY,
+            "hsnp",
+            "Cluster",
+            ["DryRun", "Remedies", "Accepted", "InForce", "Selected", "Age"],
+            ["BreakerClosed"],
+            id="policy",
+        ),
     ],
     indirect=["resource"],
 )

@@ -41,8 +41,8 @@ def test_what_is_not_written_stays_absent() -> None:
     assert spec.model_dump(mode="json", by_alias=True, exclude_none=True) == SPEC | {"replicas": 1}
 
 
-def test_only_the_scale_subresource_needs_a_default() -> None:
-    """A default of the schema is written into every object; what shapes a pod must not be."""
+def test_only_what_shapes_no_pod_has_a_default_in_the_schema() -> None:
+    """It is written into every object: the scale subresource needs one, and a policy must not act by omission."""
 
     def defaults(block: type[BaseModel]) -> list[str]:
         return [
@@ -50,7 +50,7 @@ def test_only_the_scale_subresource_needs_a_default() -> None:
         ]
 
     blocks: list[type[BaseModel]] = [HiSparseInferenceSpec, *Strict.__subclasses__()]
-    assert {name for block in blocks for name in defaults(block)} == {"replicas"}
+    assert {name for block in blocks for name in defaults(block)} == {"replicas", "dry_run"}
 
 
 def test_words_become_enums_and_numbers_quantities() -> None:

@@ -8,6 +8,7 @@ from hisparse_operator.__main__ import options_of, parser
 from hisparse_operator.kinds import LEASE
 from hisparse_operator.wiring import Options
 
+POOLS = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list", "watch"]}
 DEPLOY = Path(__file__).parents[2] / "operator" / "deploy"
 
 
@@ -77,11 +78,19 @@ def rules() -> list[dict[str, Any]]:
     return [rule for role in roles for rule in role["rules"]]
 
 
+def test_pools_are_read_and_only_where_somebody_binds_the_role() -> None:
+    roles = list(yaml.safe_load_all((DEPLOY / "rbac.yaml").read_text()))
+    assert [role["metadata"]["name"] for role in roles if POOLS in role["rules"]] == ["hisparse-operator-pools"]
+    assert not [role for role in roles if role["kind"].endswith("Binding")]
+    assert options().agents_namespace == "hisparse-nodes"
+    assert options("--agents-namespace", "gpu-agents").agents_namespace == "gpu-agents"
+
+
 def test_the_roles_give_neither_secrets_nor_wildcards() -> None:
     for rule in rules():
         assert "secrets" not in rule["resources"]
         assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
-        if "leases" in rule["resources"] and rule["verbs"] != ["create"]:
+        if "leases" in rule["resources"] and rule["verbs"] != ["create"] and rule != POOLS:
             assert rule["resourceNames"] == [LEASE]
 
 

@@ -57,7 +57,9 @@ def test_fifty_converged_objects_and_a_hundred_resyncs(everywhere: Namespace) ->
     assert requests(operator.page("/metrics")) == asked, "nor a read"
 
     space.edit(EDITED, {"engine": {"args": ["--seed=7"]}})
-    space.until(lambda: space.observed(EDITED) and space.condition("Available", EDITED)["status"] == "True", "it rolls")
+    space.until(
+        lambda: space.observed(EDITED) and space.condition("Available", EDITED)["status"] == "True", "it rolls", 120
+    )
     assert operator.metric(PASSES)
     space.until(lambda: (operator.metric(PASSES) or 0) > passes + OBJECTS * RESYNCS, "a hundred resyncs", 100)
     seconds = time.monotonic() - begun

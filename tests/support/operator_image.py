@@ -23,25 +23,29 @@ LIMIT_S = 300
 
 def operator_image() -> Image:
     """Build it; packages come from uv's cache where they are there."""
-    with tempfile.TemporaryDirectory(prefix="hisparse-operator-") as folder:
-        target = Path(folder) / "site"
-        locked = Path(folder) / "locked.txt"
-        exported = _uv("export", "--frozen", "--no-dev", "--extra", "operator", "--no-emit-project", "--quiet")
-        locked.write_text(exported)
-        install = ("pip", "install", "--quiet", "--target", str(target), "--python-version", "3.11")
-        _uv(*install, "-r", str(locked))
-        _uv(*install, "--no-deps", str(ROOT))
-        files = {
-            f"{FOLDER}/{path.relative_to(target)}": path.read_bytes()
-            for path in target.rglob("*")
-            if path.is_file() and path.suffix != ".pyc"
-        }
     settings = {
         "Entrypoint": ["python3", "-m", "hisparse_operator"],
         "Env": [f"PYTHONPATH={FOLDER}", f"PATH={images.PATH}", "PYTHONDONTWRITEBYTECODE=1"],
         "User": "65532:65532",
     }
-    return images.image_with(files, images.base_image(), REFERENCE, settings=settings)
+    return images.image_with(installed_files("operator", FOLDER), images.base_image(), REFERENCE, settings=settings)
+
+
+def installed_files(extra: str, place: str) -> dict[str, bytes]:
+    """The project with the packages of one extra as the lock pins them, as files below a folder of an image."""
+    with tempfile.TemporaryDirectory(prefix=f"hisparse-{extra}-") as folder:
+        target = Path(folder) / "site"
+        locked = Path(folder) / "locked.txt"
+        exported = _uv("export", "--frozen", "--no-dev", "--extra", extra, "--no-emit-project", "--quiet")
+        locked.write_text(exported)
+        install = ("pip", "install", "--quiet", "--target", str(target), "--python-version", "3.11")
+        _uv(*install, "-r", str(locked))
+        _uv(*install, "--no-deps", str(ROOT))
+        return {
+            f"{place}/{path.relative_to(target)}": path.read_bytes()
+            for path in target.rglob("*")
+            if path.is_file() and path.suffix != ".pyc"
+        }
 
 
 def _uv(*words: str) -> str:

@@ -463,8 +463,9 @@ def flags(
 
 _CHECK_HELP: Final = """Run every check of the node agent once, on this machine: GPUs, links, heat, PCIe, host memory.
 
-Reads only; needs no cluster and no root, and on a machine without a GPU it says what does not apply. Exit code 0 all
-is well, 1 a warning, 3 critical, 4 where what decides could not be read.
+Reads only; needs no cluster and no root, and on a machine without a GPU it says what does not apply.
+
+Exit code 0 all is well, 1 a warning, 3 critical, 4 what decides could not be read.
 
 [bold]Examples[/bold]
 
@@ -473,6 +474,8 @@ is well, 1 a warning, 3 critical, 4 where what decides could not be read.
   hisparse check --all
 
   hisparse check --json --rdma
+
+  hisparse check --replay recordings/
 """
 
 
@@ -485,7 +488,11 @@ def check(
     every: Annotated[bool, typer.Option("--all", help="Show what is Ok or Unsupported as well, and why.")] = False,
     replay: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Judge a recording of hisparse-agent --record in place of this machine."),
+        typer.Option(
+            metavar="PATH",
+            help="Judge a recording of hisparse-agent --record in place of this machine: its last reading, with rates "
+            "from those before.",
+        ),
     ] = None,
     deadline: Annotated[str, typer.Option(metavar="SECONDS", help="How long NVML may take.")] = "10",
     as_json: Annotated[bool, typer.Option("--json", help="Print hisparse.dev/check/v1 instead.")] = False,
@@ -495,16 +502,11 @@ def check(
     from hisparse_toolkit.counts import bounded  # noqa: PLC0415
 
     try:
-        deadline_s = bounded("--deadline", deadline)
-    except BadInputError as error:
-        tell(error)
-        return error.code
-    try:
         from hisparse_toolkit.check_command import Question, answer  # noqa: PLC0415
     except ModuleNotFoundError as error:
         tell(f"check: {error.name} is not installed; pip install 'hisparse[agent]'")
         return ExitCode.UNKNOWN
-    return say("check", lambda: answer(Question(rdma, every, replay, deadline_s)), as_json=as_json)
+    return say("check", lambda: answer(Question(rdma, every, replay, bounded("--deadline", deadline))), as_json=as_json)
 
 
 _MODELS_HELP: Final = """List the models that can be named without their config.json.

@@ -1,6 +1,6 @@
-"""Write crds/ from the models of the core: the three CRDs, and a reference of their fields.
+"""Write crds/ from the models of the core: the three CRDs, and a reference of their fields. And docs/node-checks.md.
 
-    python -m hisparse_toolkit.generate [DIRECTORY]
+    python -m hisparse_toolkit.generate [CRDS [DOCS]]
 
 What pydantic emits is not yet what an API server accepts; `Structural` closes the gap and refuses what has no
 structural form, so that a mistake shows here and not at `kubectl apply`.
@@ -22,6 +22,7 @@ from hisparse.nodes import policy, report
 from hisparse.rules import VALIDATIONS, Rule
 from hisparse.spec import GROUP, KIND, NAME_RULES, PLURAL, VERSION, HiSparseInferenceSpec
 from hisparse.status import HiSparseInferenceStatus
+from hisparse_toolkit import node_checks_page
 
 REFERENCE_FILE: Final = "README.md"
 
@@ -113,9 +114,11 @@ POLICY: Final = Resource(
     columns=(
         ("DryRun", "boolean", ".spec.dryRun", 0),
         ("Remedies", "string", ".spec.remedies[*].verb", 0),
+        ("Accepted", "string", _condition("Accepted", "status"), 0),
+        ("InForce", "string", _condition("InForce", "reason"), 0),
         ("Selected", "integer", ".status.selected", 0),
         _AGE,
-        ("Accepted", "string", _condition("Accepted", "status"), 1),
+        ("BreakerClosed", "string", _condition("BreakerClosed", "status"), 1),
     ),
 )
 
@@ -324,7 +327,10 @@ _NOTES: Final[Mapping[str, tuple[str, ...]]] = {
         "An optional field that is absent is worked out, and `status.plan` shows what came out.",
     ),
     NODE.kind: ("", "Named as its node and written by the node agent. Values that change all the time are metrics."),
-    POLICY.kind: ("", "Of two policies that select one node the older is in force."),
+    POLICY.kind: (
+        "",
+        "Of two policies that select one node the older is in force; where it cannot be used, nothing is done there.",
+    ),
 }
 
 
@@ -377,9 +383,17 @@ def write(directory: Path) -> None:
     (directory / REFERENCE_FILE).write_text(reference(), encoding="utf-8")
 
 
+def write_pages(directory: Path) -> None:
+    """Write the pages that come from tables of the core."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / node_checks_page.FILE).write_text(node_checks_page.page(), encoding="utf-8")
+
+
 def main() -> None:
-    """Write the generated files below the directory given, or into crds/ of the working directory."""
-    write(Path(sys.argv[1] if len(sys.argv) > 1 else "crds"))
+    """Write the generated files below the directories given, or into crds/ and docs/ of the working directory."""
+    crds, docs, *_ = (*sys.argv[1:], *("crds", "docs")[len(sys.argv[1:]) :])
+    write(Path(crds))
+    write_pages(Path(docs))
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ class Threshold:
 
     Numbers are exact text in the check's unit, compared as fractions; rising says that more is worse. inclusive: the
     limit itself is a fault already. leave: a fault ends only beyond this value, where that is not where it began.
+    apart: warn and critical are limits of two signals, so that either may be the larger.
     """
 
     warn: str | None = None
@@ -61,6 +62,7 @@ class Threshold:
     rising: bool = True
     inclusive: bool = False
     leave: str | None = None
+    apart: bool = False
 
     def state_of(self, value: Fraction | int) -> State:
         """The verdict on a value, without any patience."""
@@ -89,9 +91,10 @@ class Check:
 
     enter_polls readings in a row turn a subject worse (critical_enter_polls to critical, where that differs),
     leave_polls turn it better again. leave_polls None: only a person, or another boot, ends it; critical_stays says so
-    of critical alone. boot_grace_s and pin_grace: how long after boot, and whether during a pin
-    window, a fault is not taken for one. profiles are thresholds of single GPU products, by the name in
-    hisparse.hardware; threshold is that of all others.
+    of critical alone. boot_grace_s and pin_grace: how long after boot, and whether during a pin window, a fault is not
+    taken for one. profiles are thresholds of single GPU products, by the name in hisparse.hardware; threshold is that
+    of all others. warn_when and critical_when say in words what a threshold does not say, or not alone ("{limit}"
+    stands for it); a level with neither is never reached.
     """
 
     id: str
@@ -102,6 +105,8 @@ class Check:
     remedy: str
     runbook: str
     source: str
+    warn_when: str = ""
+    critical_when: str = ""
     pace: Pace = Pace.GPU
     unit: str = ""
     threshold: Threshold = Threshold()
@@ -117,6 +122,11 @@ class Check:
     verbs: tuple[Verb, ...] = ()
     cost: str = ""
     """What a fault costs those who are served from the node; empty where it costs nothing by itself."""
+
+    @property
+    def anchor(self) -> str:
+        """Where its section of docs/node-checks.md begins: what stands behind the # of a link."""
+        return self.id.replace(".", "-").replace("_", "-")
 
     def threshold_of(self, product: str | None) -> Threshold:
         """The thresholds for a GPU product."""

@@ -29,6 +29,7 @@ _INVENTORY: Final = (
         id="gpu.count",
         subject=Subject.HOST,
         signal="GPUs that NVML lists, against what the Node object or GPU feature discovery promises",
+        critical_when="NVML lists fewer GPUs than promised",
         reason="GpuMissing",
         summary="A GPU is gone from the node.",
         remedy="compare nvidia-smi -L with lspci -d 10de:, drain the node and reboot it",
@@ -48,6 +49,7 @@ _INVENTORY: Final = (
         id="gpu.lost",
         subject=Subject.GPU,
         signal="NVML answers GPU_IS_LOST",
+        critical_when="NVML answers GPU_IS_LOST",
         reason="GpuLost",
         summary="The driver has lost the GPU.",
         remedy="drain the node, reboot it, and have the card looked at if it is lost again",
@@ -64,6 +66,8 @@ _INVENTORY: Final = (
         id="gpu.recovery_action",
         subject=Subject.GPU,
         signal="NVML field 230: what the driver says must be done to recover the GPU",
+        warn_when="the action is 3, drain P2P",
+        critical_when="any other action but none",
         reason="RecoveryNeeded",
         summary="The driver asks for a reset, a drain or a reboot.",
         remedy="drain the node and do what the driver asks for",
@@ -80,6 +84,10 @@ _INVENTORY: Final = (
         id="xid",
         subject=Subject.GPU,
         signal="Xid lines of the kernel log, by number and by their words Fatal and Nonfatal",
+        warn_when="63, 94 or a line of an NVLink error (144 to 150) or of a switch that is not Fatal, not older than "
+        "an hour",
+        critical_when="46, 48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 142, 143, 151, 155, 156, 158, a GPU "
+        "that has fallen off the bus, or a line with the word Fatal",
         reason="Xid",
         summary="The driver has logged a GPU error that does not come from the application.",
         remedy="look the number up in NVIDIA's Xid list, drain the node and reset the GPU",
@@ -99,6 +107,8 @@ _INVENTORY: Final = (
         id="ecc.remap",
         subject=Subject.GPU,
         signal="row remapping: pending, or failed (NVML fields 144 and 145)",
+        warn_when="a row is remapped at the next reset",
+        critical_when="remapping has failed",
         reason="RowRemap",
         summary="A memory row is to be replaced at the next reset, or could not be replaced.",
         remedy="drain the node and reset the GPU; replace the card if remapping failed",
@@ -139,6 +149,8 @@ _LINKS: Final = (
         subject=Subject.GPU,
         signal="NVLink ports that are active (NVML field 165), against the number that the product has, or the most "
         "that were ever seen active on this card",
+        critical_when="fewer ports are active than the product has; on products without a figure, than the most that "
+        "were ever active",
         reason="NvlinkLinksDown",
         summary="NVLink ports of the GPU are down.",
         remedy="run nvidia-smi nvlink -s, read the fabric manager's log, drain the node and reset its GPUs",
@@ -147,13 +159,16 @@ _LINKS: Final = (
         "drain the node, then reset all its GPUs together or reboot. With the same links down again the board or the "
         "baseboard needs a visit. Peer to peer status and fabric health stay good with half of the links gone: only "
         "the count shows it. Where a product has fewer by design, set `critical` in a HiSparseNodePolicy.",
-        source="18 links on H200 and H100 SXM (measured; NVIDIA data sheets), 12 on A100 SXM (leptonai/gpud test data) "
-        "and on H100 NVL in Azure NCv5 (azurehpc-health-checks issue 162)",
+        source="18 links on H200 and H100 SXM (measured; NVIDIA data sheets), on B200 (the NV18 of topologies in vllm "
+        "issue 16336) and on H20 (900 GB/s of NVLink 4 in published specifications), 12 on A100 SXM (leptonai/gpud "
+        "test data) and on H100 NVL in Azure NCv5 (azurehpc-health-checks issue 162)",
         unit="count",
         profiles=MappingProxyType(
             {
                 "h200": _SXM_LINKS,
                 "h100": _SXM_LINKS,
+                "h20": _SXM_LINKS,
+                "b200": _SXM_LINKS,
                 "a100-80": _AMPERE_LINKS,
                 "a100-40": _AMPERE_LINKS,
                 "h100-nvl": _AMPERE_LINKS,
@@ -193,6 +208,8 @@ _LINKS: Final = (
         subject=Subject.GPU,
         signal="CRC errors of the worst link per minute (NVML field 163, over 5 minutes), and recoveries of one link "
         "in 10 minutes (field 162)",
+        warn_when="CRC errors of one port per minute: {limit}",
+        critical_when="one port recovered twice or more in 10 minutes",
         reason="NvlinkErrors",
         summary="A link repeats data or retrains.",
         remedy="run nvidia-smi nvlink -e twice and plan a reset if the figures still rise",
@@ -211,6 +228,7 @@ _LINKS: Final = (
         id="nvlink.p2p",
         subject=Subject.GPU,
         signal="NVML's peer to peer status over NVLink for each other GPU",
+        critical_when="a peer is not reachable while the ports of both GPUs are up",
         reason="NvlinkPeerUnreachable",
         summary="Links are up and another GPU is not reachable over them.",
         remedy="run nvidia-smi topo -p2p n, read the fabric manager's log and restart it on a drained node",
@@ -229,6 +247,8 @@ _LINKS: Final = (
         id="fabric.state",
         subject=Subject.GPU,
         signal="NVML's fabric state and status",
+        warn_when="not completed for 2 minutes, in the first 5 minutes after boot",
+        critical_when="not completed 5 minutes after boot, or completed with another status than success",
         reason="FabricNotReady",
         summary="The NVLink fabric is not set up.",
         remedy="run systemctl status nvidia-fabricmanager and check that its version is the driver's",
@@ -246,6 +266,9 @@ _LINKS: Final = (
         id="fabric.health",
         subject=Subject.GPU,
         signal="NVML's fabric health mask, decoded: of two bits 1 is the fault and 2 is healthy",
+        warn_when="route recovery, or limited capacity as the only word",
+        critical_when="degraded bandwidth, an unhealthy route, an access timeout, a wrong configuration, or unhealthy "
+        "as the only word",
         reason="FabricDegraded",
         summary="The fabric reports less bandwidth, a bad route or a wrong configuration.",
         remedy="run nvidia-smi -q and read the Fabric section, then the fabric manager's log",
@@ -264,6 +287,8 @@ _LINKS: Final = (
         subject=Subject.GPU,
         signal="PCIe generation and lanes, against the most that card and slot do; on SXM always, on cards under load "
         "(utilisation above 20 %), because idle cards lower the generation to save power",
+        warn_when="the generation is below the highest",
+        critical_when="lanes are missing, or the generation is 3 or lower on a card and slot that do more",
         reason="PcieDowntrained",
         summary="The link to the host has trained slower than it can.",
         remedy="run nvidia-smi -q -d PCIE, drain the node and reboot it; reseat the card if it comes back",
@@ -283,6 +308,8 @@ _LINKS: Final = (
         subject=Subject.GPU,
         signal="PCIe replays per minute over 10 minutes, and non-fatal or fatal errors in 10 minutes; not in the first "
         "10 minutes after boot, when a healthy card counts hundreds",
+        warn_when="replays per minute: {limit}",
+        critical_when="any non-fatal or fatal error in 10 minutes",
         reason="PcieErrors",
         summary="The link to the host repeats packets or fails.",
         remedy="run nvidia-smi -q and compare the replay counter over a minute, then plan a visit",
@@ -381,6 +408,7 @@ _HEAT: Final = (
         subject=Subject.GPU,
         signal="time in which the power brake slowed the GPU down: any in three polls, or a share of the last 5 "
         "minutes",
+        warn_when="any time since the reading before",
         reason="PowerBrake",
         summary="Something outside the GPU pulls its power brake.",
         remedy="look at the power supplies and the rack's power shelf with ipmitool sdr type 'Power Supply'",
@@ -430,6 +458,7 @@ _HEAT: Final = (
         id="power.persistence",
         subject=Subject.GPU,
         signal="persistence mode",
+        warn_when="persistence mode is off",
         reason="PersistenceOff",
         summary="The driver unloads when nobody uses the GPU, and forgets its power limit.",
         remedy="run nvidia-smi -pm 1, or enable nvidia-persistenced",
@@ -449,6 +478,8 @@ _DRIVER: Final = (
         id="driver.floor",
         subject=Subject.HOST,
         signal="version of the driver and of the newest CUDA that it takes: at least 535.129.03 and 12.3, better 580",
+        warn_when="the driver is below 580",
+        critical_when="the driver is below 535.129.03, or takes no CUDA 12.3",
         reason="DriverOld",
         summary="The driver is older than the signals that are read, or than the engine needs.",
         remedy="update the driver to release 580 or newer",
@@ -464,6 +495,7 @@ _DRIVER: Final = (
         id="driver.rules",
         subject=Subject.HOST,
         signal="known faults of driver and kernel with large pinned pools",
+        warn_when="a rule applies: kernel 6.11 to 6.13, or driver 580 and newer with a pool of 512 GiB or more",
         reason="KnownFault",
         summary="This driver or kernel is known to fail with a pool of this kind.",
         remedy="see which rule applies and change the kernel, or split the pool",
@@ -483,6 +515,7 @@ _DRIVER: Final = (
         subject=Subject.HOST,
         signal="where an engine declares an RDMA connector: DMA-BUF (open kernel module, kernel 5.12 or newer) or "
         "nvidia-peermem registered with the RDMA stack",
+        warn_when="neither DMA-BUF nor a registered nvidia-peermem is there",
         reason="NoGpuDirectPath",
         summary="NICs cannot reach GPU memory directly.",
         remedy="run modprobe nvidia-peermem, or move to the open kernel module, where DMA-BUF needs no peermem",
@@ -502,6 +535,8 @@ _DRIVER: Final = (
         id="rdma.nic",
         subject=Subject.NIC,
         signal="state and rate of RDMA ports, where a connector is declared; against what the port has shown before",
+        warn_when="the port is slower than it was",
+        critical_when="the port is down and was up before",
         reason="NicDegraded",
         summary="An RDMA port is down or slower than it was.",
         remedy="run ibstat, check cable and switch port",
@@ -522,6 +557,8 @@ _MEMORY: Final = (
         subject=Subject.HOST,
         signal="MemAvailable: below the lesser of 50 GiB and 10 % of the total is a warning, below the lesser of 16 "
         "GiB and 3 % critical",
+        warn_when="{limit}, or below 10 % of the total where that is less",
+        critical_when="{limit}, or below 3 % of the total where that is less",
         reason="HostMemoryLow",
         summary="The host runs out of memory that programs can take.",
         remedy="find what holds it with the causes named here and smem -tk; lower the host pool rather than enlarge "
@@ -544,6 +581,8 @@ _MEMORY: Final = (
         subject=Subject.POD,
         signal="the host pool that an engine pod declares and does not hold yet, against its memory limit and against "
         "MemAvailable, together with the other pods that still fill theirs",
+        warn_when="less than 10 % of what is to come would be left",
+        critical_when="what is to come is more than is available, or the pool is above the pod's memory limit",
         reason="PoolWontFit",
         summary="The host pool of an engine does not fit.",
         remedy="lower spec.kvTier.hostPool, raise spec.resources.memory, or move the pod to a larger node",
@@ -563,6 +602,8 @@ _MEMORY: Final = (
         subject=Subject.HOST,
         signal="memory pressure of the node and of each engine pod: share of the last minute in which some tasks "
         "waited (warning) or all of them (critical)",
+        warn_when="share in which some programs waited: {limit}",
+        critical_when="share in which all programs waited: {limit}",
         reason="MemoryPressure",
         summary="Programs wait for memory.",
         remedy="find what takes memory with smem -tk and lower the host pool; a policy may set vm.swappiness",
@@ -571,7 +612,7 @@ _MEMORY: Final = (
         source="Linux pressure stall information, avg60; limits chosen",
         pace=Pace.HOST,
         unit="ratio",
-        threshold=Threshold(warn="0.1", critical="0.05"),
+        threshold=Threshold(warn="0.1", critical="0.05", apart=True),
         enter_polls=2,
         leave_polls=6,
         condition=NodeCondition.HOST_MEMORY,
@@ -583,6 +624,7 @@ _MEMORY: Final = (
         subject=Subject.NUMA,
         signal="memory of a NUMA node next to a GPU that is free or file cache; and whether another node has four "
         "times as much",
+        warn_when="{limit}, or another node has four times as much",
         reason="NumaExhausted",
         summary="The memory next to a GPU is used up.",
         remedy="run numastat -m and bind the engine to the node of its GPU, or lower its host pool",
@@ -646,6 +688,8 @@ _PODS: Final = (
         subject=Subject.POD,
         signal="an engine pod with 8 GiB or more of shared memory on a node whose pins are below 90 % of all such "
         "pools, for 10 minutes; critical where swap is on",
+        warn_when="for 10 minutes, where swap is off",
+        critical_when="for 10 minutes, where swap is on",
         reason="PoolUnpinned",
         summary="An offload pool is not pinned.",
         remedy="look for a failed cudaHostRegister in the engine's log and restart the pod",
@@ -664,6 +708,8 @@ _PODS: Final = (
         subject=Subject.POD,
         signal="offload files in a pod's /dev/shm that no process has had open for 10 minutes; critical above 10 % of "
         "the host's memory",
+        warn_when="a file without a process for 10 minutes",
+        critical_when="files without a process hold more than 10 % of the host's memory",
         reason="PoolOrphaned",
         summary="An engine that was ended has left its pool behind.",
         remedy="delete the pod, or in it check with fuser FILE and run rm /dev/shm/vllm_offload_*",
@@ -682,6 +728,7 @@ _PODS: Final = (
         subject=Subject.HOST,
         signal="pinned bytes while no process uses any GPU and no engine pod runs: above 4 GiB, critical above 10 % of "
         "the host's memory",
+        critical_when="above 10 % of the host's memory",
         reason="PinsLeaked",
         summary="Memory stays pinned although nobody uses it.",
         remedy="drain the node and reboot it",
@@ -700,6 +747,8 @@ _PODS: Final = (
         id="host.memcg",
         subject=Subject.POD,
         signal="events of a pod's memory cgroup: oom_kill rises (critical), max rises (warning)",
+        warn_when="max rises",
+        critical_when="oom_kill rises",
         reason="PodMemoryLimit",
         summary="A pod has reached its memory limit.",
         remedy="raise spec.resources.memory or lower spec.kvTier.hostPool",
@@ -708,7 +757,6 @@ _PODS: Final = (
         "given back.",
         source="a worker ended with 143 GB of shmem-rss (vllm issue 57469)",
         unit="count",
-        threshold=Threshold(warn="0", critical="0"),
         enter_polls=1,
         leave_polls=_POLLS_PER_HOUR,
         condition=NodeCondition.HOST_MEMORY,
@@ -722,6 +770,7 @@ _SETTINGS: Final = (
         subject=Subject.HOST,
         signal="vm.swappiness at most 10 where swap is on, vm.zone_reclaim_mode 0, vm.overcommit_memory not 2; "
         "kernel.numa_balancing is told, not judged",
+        warn_when="a setting is another one",
         reason="SysctlOffProfile",
         summary="A kernel setting does not suit a host with a large pinned pool.",
         remedy="set it with sysctl -w and in /etc/sysctl.d, or on the node pool's configuration",
@@ -737,6 +786,7 @@ _SETTINGS: Final = (
         id="host.thp",
         subject=Subject.HOST,
         signal="transparent huge pages: always or madvise",
+        warn_when="they are set to never",
         reason="HugePagesOff",
         summary="Huge pages are off: a pool is filled and pinned in pages of 4 KiB.",
         remedy="run echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
@@ -754,6 +804,7 @@ _SETTINGS: Final = (
         subject=Subject.HOST,
         signal="governor performance; where the driver chooses frequencies itself (intel_pstate, amd-pstate-epp), the "
         "energy preference performance",
+        warn_when="a CPU has another governor or energy preference",
         reason="CpuFrequencyOffProfile",
         summary="CPUs may run below their highest frequency.",
         remedy="run cpupower frequency-set -g performance; a policy may set it",

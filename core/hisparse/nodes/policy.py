@@ -10,11 +10,10 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from hisparse.faults import judged
-from hisparse.fields import Labels
+from hisparse.fields import NodeSelector
 from hisparse.nodes.catalogue import Verb
-from hisparse.nodes.report import NodeConditionStatus
 from hisparse.rules import Between, DurationBetween, Form, Rule, Strict, at_path, cel_has
-from hisparse.status import Reported
+from hisparse.status import Condition, Reported
 
 KIND: Final = "HiSparseNodePolicy"
 PLURAL: Final = "hisparsenodepolicies"
@@ -25,6 +24,10 @@ ALLOWED_SYSCTLS: Final[Mapping[str, tuple[int, int]]] = {
     "kernel.numa_balancing": (0, 1),
 }
 """By name, the least and the most value that the actuator writes."""
+
+DEFAULT_SYSCTL: Final = "vm.swappiness"
+DEFAULT_SYSCTL_VALUE: Final = 10
+"""What a remedy sysctl writes where the policy names nothing."""
 
 LEAST_POWER_PERCENT: Final = 70
 """No cap goes below this share of the card's default limit."""
@@ -168,7 +171,7 @@ class Breaker(Strict):
 class HiSparseNodePolicySpec(Strict):
     """What may be done about findings of nodes."""
 
-    node_selector: Labels | None = None
+    node_selector: NodeSelector | None = None
     """Labels of the nodes that it is for; all nodes where it is absent. Of two policies the older one wins."""
     checks: Annotated[list[CheckOverride], Field(max_length=64)] | None = None
     """Thresholds and patience other than the catalogue's."""
@@ -185,12 +188,18 @@ class HiSparseNodePolicySpec(Strict):
 
 
 class PolicyStatus(Reported):
-    """What became of a policy."""
+    """What became of a policy, as the operator sees it."""
 
+    observed_generation: int | None = None
+    """Generation of the policy that all of this speaks of."""
     selected: int | None = None
     """Nodes that it is in force on."""
-    conditions: list[NodeConditionStatus] | None = None
-    """Accepted: whether it can be used, and why not."""
+    conditions: Annotated[
+        list[Condition] | None,
+        Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+    ] = None
+    """Accepted: whether it can be used, and why not. InForce: on which nodes it is, and where an older one wins.
+    BreakerClosed: whether anything may begin, from the Lease of its nodes."""
 
 
 def parse_policy(raw: Mapping[str, object]) -> HiSparseNodePolicySpec:

@@ -110,7 +110,7 @@ class NodeConditionStatus(Reported):
     """A condition of the report itself."""
 
     type: str
-    """Healthy, Observed or Muted."""
+    """Healthy, Observed, Muted or PolicyAccepted."""
     status: str
     """True, False or Unknown."""
     reason: str

@@ -7,6 +7,7 @@ It needs root on the host, and no network at all.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import os
 import signal
@@ -26,7 +27,7 @@ from hisparse.units import exact_seconds
 from hisparse_agent import logs
 from hisparse_agent.actuator.act import Actuator
 from hisparse_agent.actuator.hosts import MachineHost
-from hisparse_agent.exchange import read_records, read_wish, write_records
+from hisparse_agent.exchange import lost_records, read_records, read_wish, write_records
 from hisparse_agent.records import Phase, Record, Wish
 
 _PREFIX: Final = "HISPARSE_ACTUATOR_"
@@ -61,7 +62,7 @@ def parser(environment: dict[str, str]) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run until told to stop. The exit status is 1 where something of ours could not be put back."""
+    """Run until told to stop. The exit status is 1 where something of ours could not be put back, or is not known."""
     found = parser(dict(os.environ))
     words = found.parse_args(arguments)
     if words.agent_group and not words.agent_group.isdigit():
@@ -70,31 +71,54 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    _prepare(words.state_dir, words.agent_group)
-    lock = os.open(words.state_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    if not _alone(lock, stopped):
+    try:
+        _prepare(words.state_dir, words.agent_group)
+    except OSError as error:
+        # a disk that has turned read-only holds records all the same, and what they tell of has to be put back
+        _log.error("state folder not prepared", error=str(error))
+    if not _alone(_lock(words.state_dir), stopped):
         sys.exit(0)
     sys.exit(_run(words, stopped))
 
 
 def _run(words: argparse.Namespace, stopped: threading.Event) -> int:
     folder: Path = words.state_dir
-    actuator = Actuator(MachineHost(words.root, words.nvml_deadline), partial(write_records, folder), _told)
-    before = read_records(folder, own=True)
+    try:
+        before = read_records(folder, own=True)
+    except OSError as error:
+        _log.error("records not readable", error=str(error))
+        return 1
     if before.fault:
-        # What an earlier run changed is then not known, and nobody but a person can tell.
         _log.error("records lost", fault=before.fault)
+    idle = _why_idle(folder)
+    host = MachineHost(words.root, words.nvml_deadline)
+    actuator = Actuator(host, partial(write_records, folder), _told, idle=idle)
     _written(partial(actuator.start, before.content))
-    _log.info("started", state_dir=str(folder), root=str(words.root), holding=len(actuator.holding))
-    while True:
-        _written(partial(actuator.poll, _wish(folder)))
-        if words.once:
-            return 0
-        if stopped.wait(words.interval):
-            break
+    _log.info("started", state_dir=str(folder), root=str(words.root), holding=len(actuator.holding), idle=idle)
+    try:
+        while True:
+            _written(partial(actuator.poll, _wish(folder)))
+            if words.once:
+                return 0
+            if stopped.wait(words.interval):
+                break
+    except Exception:  # noqa: BLE001 - whatever it was, what is in force goes first
+        # started again we may fail in the same way, for ever, and what is in force would stay as long
+        _log.exception("a poll failed: everything is put back")
+        _written(actuator.stop)
+        return 1
     _written(actuator.stop)
     _log.info("stopped", holding=len(actuator.holding))
     return 1 if actuator.holding else 0
+
+
+def _why_idle(folder: Path) -> str:
+    """Why nothing new may be done: what an earlier run changed is not known, and nobody but a person can tell."""
+    lost = lost_records(folder)
+    if lost is None:
+        return ""
+    _log.error("idle until a person has looked at lost records", file=str(lost))
+    return f"records of earlier changes could not be read: put back what {lost.name} tells of and remove that file"
 
 
 def _written(step: Callable[[datetime, float], None]) -> None:
@@ -130,8 +154,21 @@ def _told(record: Record) -> None:
 def _prepare(folder: Path, group: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if group:
-        os.chown(folder, -1, int(group))
+        # to be its owner, too: the sticky bit does not hold an owner back
+        os.chown(folder, os.geteuid(), int(group))
         folder.chmod(_FOLDER_MODE)
+
+
+def _lock(folder: Path) -> int:
+    path = folder / _LOCK
+    with contextlib.suppress(OSError):
+        if path.lstat().st_uid != os.geteuid():
+            path.unlink()  # whoever may write into the folder could hold it for ever
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:
+        return os.open(path, flags | os.O_RDONLY)  # of an earlier run, on a disk that has turned read-only
 
 
 def _alone(lock: int, stopped: threading.Event) -> bool:

@@ -22,7 +22,7 @@ from hisparse.nodes.catalogue import Verb
 from hisparse_agent.actuator import bounds
 from hisparse_agent.actuator.bounds import Setting
 from hisparse_agent.actuator.hosts import Host, Step
-from hisparse_agent.records import Change, Phase, Record, Records, Wanted, Wish, covers
+from hisparse_agent.records import Change, Phase, Record, Records, Wanted, Wish, covers, is_over
 from hisparse_agent.remedies.ours import Whose, whose
 
 SILENT: Final = timedelta(minutes=2)
@@ -40,6 +40,7 @@ LEAST_REMEMBERED: Final = 20
 MOST_RECORDS: Final = 4096
 """With more than this there is no new action: what cannot be written down is not done."""
 _MOST_TARGET: Final = 128
+_MOST_MESSAGE: Final = 512
 
 Save = Callable[[Records], None]
 """Puts the records on the disk. Raises OSError."""
@@ -50,8 +51,10 @@ Tell = Callable[[Record], None]
 class Actuator:
     """The records, and the host that they are of. Time is an argument: now is the wall clock, tick only ever grows."""
 
-    def __init__(self, host: Host, save: Save, tell: Tell) -> None:
+    def __init__(self, host: Host, save: Save, tell: Tell, *, idle: str = "") -> None:
+        """Say in idle why nothing new is done, whatever is wished; what is in force is put back all the same."""
         self._host = host
+        self._idle = idle
         self._save_records = save
         self._tell = tell
         self._boot_id = host.boot_id()
@@ -182,6 +185,8 @@ class Actuator:
         """Do what an action asks for, unless it has been taken up before or is over."""
         if any(known == action.id for known, _ in self._records) or _is_over(action.since, action.ttl_seconds, now):
             return
+        if len(self._records) >= MOST_RECORDS:
+            return
         fresh = self._considered(action, now)
         if not fresh or len(self._records) + len(fresh) > MOST_RECORDS:
             return
@@ -201,14 +206,20 @@ class Actuator:
 
     def _considered(self, action: Wanted, now: datetime) -> list[Record]:
         """A record for each setting of an action: Recorded where it may be changed, else Refused."""
+        targets = {
+            change.target: self._host.targets(action.verb, change.target)
+            for change in action.changes
+            if bounds.is_target(action.verb, change.target)
+        }
+        # one look for all of them: looking at cards starts a process, and whoever waits for us to stop waits for it
+        every = tuple(dict.fromkeys(target for of_change in targets.values() for target in of_change))
+        seen = self._host.look(action.verb, every) if every else {}
         found: list[Record] = []
         for change in action.changes:
-            if not bounds.is_target(action.verb, change.target):
+            if change.target not in targets:
                 found.append(self._refused(action, change, f"it is nothing that {action.verb} changes", now))
                 continue
-            targets = self._host.targets(action.verb, change.target)
-            seen = self._host.look(action.verb, targets) if targets else {}
-            records = [self._judged(action, change, target, seen[target], now) for target in targets]
+            records = [self._judged(action, change, target, seen[target], now) for target in targets[change.target]]
             if action.verb is Verb.CPUFREQ:
                 # of hundreds of CPUs only those are written down that are not as wanted
                 records = [record for record in records if record.old != record.new]
@@ -221,9 +232,13 @@ class Actuator:
             return self._refused(action, replace(change, target=target), seen, now)
         record = self._record(action, target, seen.present, change.new, now)
         why = bounds.refusal(action.verb, seen, change.new)
+        if why is None and not bounds.may_restore(action.verb, seen, seen.present):
+            why = f"{target} is {seen.present}, and that could not be put back"
         if any(held.target == target for held in self.holding):
             why = "another action holds it"
-        return record if why is None else replace(record, phase=Phase.REFUSED, message=why, ended=now)
+        if self._idle:
+            why = self._idle
+        return record if why is None else _ended(record, Phase.REFUSED, why, now)
 
     def _act(self, records: Sequence[Record], now: datetime, tick: float) -> None:
         for verb, of_verb in _by_verb(records):
@@ -247,7 +262,8 @@ class Actuator:
             if isinstance(now_seen, Setting) and now_seen.present == record.old:
                 self._end(again, Phase.REFUSED, message, now)
             else:
-                self._failed(again, Phase.REVERT_FAILED, message, tick)
+                # what the host has is still of our making, and no stranger's
+                self._failed(replace(again, new=seen.present), Phase.REVERT_FAILED, message, tick)
 
     # --- records -----------------------------------------------------------------------------------------------------
 
@@ -262,17 +278,17 @@ class Actuator:
             check=action.check,
             policy=action.policy,
             since=now,
-            ttl_seconds=min(action.ttl_seconds, bounds.LONGEST_TTL_SECONDS),
+            ttl_seconds=max(0, min(action.ttl_seconds, bounds.LONGEST_TTL_SECONDS)),
             boot_id=self._boot_id,
             phase=Phase.RECORDED,
         )
 
     def _refused(self, action: Wanted, change: Change, why: str, now: datetime) -> Record:
         record = self._record(action, change.target[:_MOST_TARGET], "", change.new[:_MOST_TARGET], now)
-        return replace(record, phase=Phase.REFUSED, message=why, ended=now)
+        return _ended(record, Phase.REFUSED, why, now)
 
     def _set(self, record: Record, phase: Phase, message: str = "", ended: datetime | None = None) -> None:
-        fresh = replace(record, phase=phase, message=message, ended=ended)
+        fresh = replace(record, phase=phase, message=message[:_MOST_MESSAGE], ended=ended)
         if fresh == record:
             return
         self._records[record.action, record.target] = fresh
@@ -311,6 +327,10 @@ class Actuator:
                 del self._records[record.action, record.target]
 
 
+def _ended(record: Record, phase: Phase, message: str, now: datetime) -> Record:
+    return replace(record, phase=phase, message=message[:_MOST_MESSAGE], ended=now)
+
+
 def heard(wish: Wish | None, boot_id: str, now: datetime) -> tuple[tuple[Wanted, ...], str]:
     """The actions that are wanted, or none and why."""
     if wish is None:
@@ -340,7 +360,7 @@ def _why_not(record: Record, wanted: Iterable[Wanted], silence: str, now: dateti
 
 def _is_over(since: datetime, ttl_seconds: int, now: datetime) -> bool:
     # clamped, because a wish may hold any number and timedelta does not take every one
-    return now - since >= timedelta(seconds=max(0, min(ttl_seconds, bounds.LONGEST_TTL_SECONDS)))
+    return is_over(since, max(0, min(ttl_seconds, bounds.LONGEST_TTL_SECONDS)), now)
 
 
 def _by_verb(records: Iterable[Record]) -> list[tuple[Verb, list[Record]]]:

@@ -143,12 +143,16 @@ class _PowerChild:
             if self._hanging.poll() is None:
                 return "an earlier call of NVML still hangs"
             self._hanging = None
-        child = subprocess.Popen(
-            [sys.executable, "-m", "hisparse_agent.actuator.nvml_power"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
+        try:
+            child = subprocess.Popen(
+                # -P: nothing is imported from the folder in which we happen to run
+                [sys.executable, "-P", "-m", "hisparse_agent.actuator.nvml_power"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError as error:
+            return f"no process could be started that asks NVML: {_cause(error)}"
         try:
             text, _ = child.communicate(json.dumps(request).encode(), timeout=self._deadline_s)
         except subprocess.TimeoutExpired:

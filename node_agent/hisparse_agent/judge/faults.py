@@ -264,6 +264,8 @@ def _rules(view: View, _row: Check) -> Verdict:
         return absent(HOST, kernel, "version of the kernel")
     if isinstance(nvml, Missing):
         return absent(HOST, nvml, "NVML")
+    if not version(nvml.driver):
+        return unknown(HOST, f'"{nvml.driver}" is not a version of the driver')
     if isinstance(view.reading.pods, Missing) and view.reading.pods.absence is Absence.UNKNOWN:
         return absent(HOST, view.reading.pods, "engine pods")
     return fine(HOST, f"no known fault of kernel {kernel} and driver {nvml.driver} applies here")

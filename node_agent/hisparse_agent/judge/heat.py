@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -62,13 +63,12 @@ def _hbm(view: View, row: Check, gpu: GpuReading) -> Verdict:
     heat = gpu.heat
     if isinstance(heat.hbm, Missing):
         return absent(gpu.subject, heat.hbm, "memory temperature")
-    limits = view.limits(row, gpu.product)
-    if row.id not in view.overrides and isinstance(heat.hbm_limit, int):
-        limits = _no_higher(limits, heat.hbm_limit)
+    own = heat.hbm_limit
+    limits = view.limits(row, gpu.product, partial(_no_higher, own) if isinstance(own, int) else None)
     return graded(gpu.subject, heat.hbm, limits, f"the GPU's memory is at {heat.hbm} C, of {limits.critical} C")
 
 
-def _no_higher(limits: Threshold, own: int) -> Threshold:
+def _no_higher(own: int, limits: Threshold) -> Threshold:
     """The thresholds, lowered to what the card itself says where that is lower."""
     if limits.critical is None or own >= Fraction(limits.critical):
         return limits

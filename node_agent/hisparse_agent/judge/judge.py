@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from hisparse.nodes.catalogue import Check, NodeCondition, Pace
 from hisparse.nodes.checks import CHECKS
@@ -31,6 +31,7 @@ from hisparse_agent.judge.verdict import (
 from hisparse_agent.judge.view import Judge, View, view_of
 from hisparse_agent.readings import Missing, NodeReading, Rdma
 
+T = TypeVar("T")
 UPGRADE_LABEL: Final = "nvidia.com/gpu-driver-upgrade-state"
 UPGRADE_DONE: Final = "upgrade-done"
 MAINTENANCE_ANNOTATION: Final = "inference.hisparse.dev/maintenance"
@@ -85,37 +86,58 @@ def judge(
     view = view_of(reading, history, ledger.learned(before, reading), overrides, own_caps)
     window = watching.pin_window(view)
     findings: list[Finding] = []
-    standings = dict(before.standings)
+    told_before = _by_check((finding.check, finding) for finding in before.findings)
+    held_before = _by_check((name, (holder, standing)) for (name, holder), standing in before.standings.items())
+    standings: dict[tuple[str, str], Standing] = {}
     for check in CHECKS:
-        told_before = tuple(finding for finding in before.findings if finding.check == check.id)
-        if check.pace not in fresh and told_before:
-            findings += told_before
+        held = dict(held_before.get(check.id, ()))
+        if check.pace not in fresh and check.id in told_before:
+            findings += told_before[check.id]
+            standings |= _filed(check, held)
             continue
         override = overrides.get(check.id)
         kept: dict[str, Standing] = {}
         for verdict in _verdicts(view, check, override):
             grace = _grace(view, check, pin_window=window)
-            was = standings.get((check.id, verdict.kept_by))
+            was = held.get(verdict.kept_by)
             patience = patience_of(check, override)
             now = step(was, _graced(verdict, grace), patience, reading.at)
             kept[verdict.kept_by] = now
             findings.append(_finding(check, verdict, now, patience, grace))
-        standings = _with(standings, check, kept)
+        standings |= _filed(check, _kept_on(held, check) | kept)
     after = replace(
         _learned_of_nics(view.ledger, reading), standings=MappingProxyType(standings), findings=tuple(findings)
     )
     return Judgement(tuple(findings), after, window)
 
 
-def once(reading: NodeReading, *, overrides: Mapping[str, CheckOverride] = _NO_OVERRIDES) -> tuple[Finding, ...]:
-    """Findings of one reading by itself, without patience: what needs a rate is Unknown."""
-    view = view_of(reading, (), ledger.learned(Ledger(), reading), overrides, _NO_CAPS)
+def once(
+    reading: NodeReading,
+    history: Sequence[NodeReading] = (),
+    *,
+    overrides: Mapping[str, CheckOverride] = _NO_OVERRIDES,
+) -> tuple[Finding, ...]:
+    """Findings of one reading, without patience. What needs a rate that history does not give is Unknown."""
+    book = Ledger()
+    for one in (*history, reading):
+        book = ledger.learned(book, one)
+    view = view_of(*_with_lines(reading, history), book, overrides, _NO_CAPS)
+    window = watching.pin_window(view)
     findings = []
     for check in CHECKS:
         for verdict in _verdicts(view, check, overrides.get(check.id)):
-            told = _graced(verdict, _grace(view, check, pin_window=False))
+            told = _graced(verdict, _grace(view, check, pin_window=window))
             findings.append(_plain_finding(check, told, reading.at))
     return tuple(findings)
+
+
+def _with_lines(reading: NodeReading, history: Sequence[NodeReading]) -> tuple[NodeReading, tuple[NodeReading, ...]]:
+    """A reader gives each line of the kernel log once; the reading that stands alone tells of all of this boot."""
+    if isinstance(reading.xids, Missing):
+        return reading, tuple(history)
+    earlier = (one.xids for one in history if one.host.boot_id == reading.host.boot_id)
+    lines = dict.fromkeys(line for xids in (*earlier, reading.xids) if not isinstance(xids, Missing) for line in xids)
+    return replace(reading, xids=tuple(lines)), tuple(replace(one, xids=()) for one in history)
 
 
 def _verdicts(view: View, check: Check, override: CheckOverride | None) -> tuple[Verdict, ...]:
@@ -213,16 +235,21 @@ def _while_waiting(verdict: Verdict, now: Standing, patience: Patience) -> str:
 # --- what is carried on ----------------------------------------------------------------------------------------------
 
 
-def _with(
-    standings: dict[tuple[str, str], Standing], check: Check, kept: Mapping[str, Standing]
-) -> dict[tuple[str, str], Standing]:
-    """The standings after a check. A subject that is gone is forgotten, unless only another boot ends its fault."""
-    others = {
-        key: standing
-        for key, standing in standings.items()
-        if key[0] != check.id or (key[1] not in kept and _stays(check, standing))
-    }
-    return {**others, **{(check.id, holder): standing for holder, standing in kept.items()}}
+def _by_check(pairs: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
+    """What belongs to each check; a loop of every check over everything would cost more than the judging."""
+    found: dict[str, list[T]] = {}
+    for check, one in pairs:
+        found.setdefault(check, []).append(one)
+    return found
+
+
+def _filed(check: Check, held: Mapping[str, Standing]) -> dict[tuple[str, str], Standing]:
+    return {(check.id, holder): standing for holder, standing in held.items()}
+
+
+def _kept_on(held: Mapping[str, Standing], check: Check) -> dict[str, Standing]:
+    """A subject that is gone is forgotten, unless only another boot ends its fault."""
+    return {holder: standing for holder, standing in held.items() if _stays(check, standing)}
 
 
 def _stays(check: Check, standing: Standing) -> bool:

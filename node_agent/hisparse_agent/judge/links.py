@@ -109,7 +109,8 @@ def expected_ports(view: View, gpu: GpuReading) -> tuple[int, str] | Missing:
     """How many ports should be active, and who says so.
 
     The product on boards with NVSwitch, and on bridged cards once a bridge was seen; else the most that this card ever
-    had active. Missing where no port was ever active and the product promises none.
+    had active. Missing where that proves nothing: a board's card of which some ports were never seen active, and the
+    product promises nothing, may have lost them before anybody looked.
     """
     baseline = view.ledger.links.get(view.holder(gpu))
     seen = baseline.active if baseline else 0
@@ -118,8 +119,16 @@ def expected_ports(view: View, gpu: GpuReading) -> tuple[int, str] | Missing:
     limits = view.limits(check("nvlink.links"), gpu.product)
     promised = int(Fraction(limits.critical or 0))
     if promised > 0 and (is_sxm(gpu.product) or seen):
-        source = "as the policy says" if "nvlink.links" in view.overrides else f"{gpu.product} has {promised}"
+        override = view.overrides.get("nvlink.links")
+        source = "as the policy says" if override and override.critical else f"{gpu.product} has {promised}"
         return promised, source
+    ports = _ports(gpu)
+    if is_sxm(gpu.product) and isinstance(ports, tuple) and seen < len(ports):
+        why = (
+            f"no more than {seen} of the {len(ports)} NVLink ports were ever active, and how many this board joins is "
+            "not known; set critical of nvlink.links in a HiSparseNodePolicy"
+        )
+        return Missing(Absence.UNKNOWN, why)
     if seen:
         return seen, "the most that were ever active on this card"
     return Missing(Absence.UNSUPPORTED, "no NVLink port of this card was ever active: it has no bridge")
@@ -188,8 +197,10 @@ def _errors(view: View, row: Check, gpu: GpuReading) -> Verdict:
     if isinstance(ports, Missing):
         return absent(gpu.subject, ports, "NVLink")
     key = view.holder(gpu)
-    crc = _worst(view, key, ports, lambda link: link.crc_errors, CRC_WINDOW_S)
-    recoveries = _worst(view, key, ports, lambda link: link.recoveries, RECOVERY_WINDOW_S)
+    crc = _worst(view, key, ports, lambda one: one.crc_errors, CRC_WINDOW_S, total=lambda one: one.crc_errors)
+    recoveries = _worst(
+        view, key, ports, lambda one: one.recoveries, RECOVERY_WINDOW_S, total=lambda one: one.link_recoveries
+    )
     if not isinstance(recoveries, Missing) and recoveries[1].amount >= RECOVERIES:
         port, rise = recoveries
         message = f"NVLink port {port} has recovered {rise.amount} times in 10 minutes; more than once is a fault"
@@ -211,15 +222,21 @@ def _errors(view: View, row: Check, gpu: GpuReading) -> Verdict:
 
 
 def _worst(
-    view: View, key: str, ports: tuple[NvLink, ...], pick: Callable[[NvLink], Number], window_s: int
+    view: View,
+    key: str,
+    ports: tuple[NvLink, ...],
+    pick: Callable[[NvLink], Number],
+    window_s: int,
+    *,
+    total: Callable[[GpuReading], Number],
 ) -> tuple[int, Change] | Missing:
     """The port whose counter rose most, and by how much; Missing where one of them cannot be said."""
     # most polls see no error at all: one sum tells, without a window for each of 18 ports
-    total = change(view, of_gpu(key, lambda gpu: _sum(gpu, pick)), window_s=window_s)
-    if isinstance(total, Missing):
-        return total
-    if total.amount == 0:
-        return ports[0].index, total
+    of_all = change(view, of_gpu(key, total), window_s=window_s)
+    if isinstance(of_all, Missing):
+        return of_all
+    if of_all.amount == 0:
+        return ports[0].index, of_all
     worst: tuple[int, Change] | None = None
     for port in ports:
         rise = change(view, of_gpu(key, _of_port(port.index, pick)), window_s=window_s)
@@ -228,20 +245,6 @@ def _worst(
         if worst is None or rise.amount > worst[1].amount:
             worst = (port.index, rise)
     return worst if worst is not None else Missing(Absence.UNSUPPORTED, "the GPU has no NVLink port")
-
-
-def _sum(gpu: GpuReading, pick: Callable[[NvLink], Number]) -> Number:
-    if isinstance(gpu.links, Missing):
-        return gpu.links
-    total = 0
-    for link in gpu.links:
-        if _is_unsupported(link.state):
-            continue
-        value = pick(link)
-        if isinstance(value, Missing):
-            return value
-        total += value
-    return total
 
 
 def _of_port(index: int, pick: Callable[[NvLink], Number]) -> Callable[[GpuReading], Number]:
@@ -268,12 +271,23 @@ def _peers(view: View, _row: Check, gpu: GpuReading) -> Verdict:
         return fine(gpu.subject, f"all {len(gpu.peers)} other GPUs are reachable over NVLink")
     if not is_sxm(gpu.product):
         return unsupported(gpu.subject, "cards of this product are joined by bridges, and which are is not known")
-    expected = expected_ports(view, gpu)
-    if isinstance(expected, Missing) or len(_active(ports)) < expected[0]:
+    if _has_ports_down(view, gpu):
         return unknown(gpu.subject, "NVLink ports are down, so peers may be out of reach: see nvlink.links")
+    there = {other.index: other for other in view.gpus}
+    closed = [index for index in closed if index not in there or not _has_ports_down(view, there[index])]
+    if not closed:
+        return unknown(gpu.subject, "NVLink ports of the peers that are out of reach are down: see nvlink.links")
     names = ", ".join(f"gpu-{index}" for index in closed)
     message = f"all NVLink ports are active and {names} {'are' if len(closed) > 1 else 'is'} not reachable over them"
     return Verdict(gpu.subject, State.CRITICAL, message, str(len(closed)), "0")
+
+
+def _has_ports_down(view: View, gpu: GpuReading) -> bool:
+    """Whether a GPU's own ports explain that it cannot be reached; also where nobody can say."""
+    ports, expected = _ports(gpu), expected_ports(view, gpu)
+    if gpu.lost or isinstance(ports, Missing) or isinstance(expected, Missing):
+        return True
+    return len(_active(ports)) < expected[0]
 
 
 def _fabric_state(view: View, _row: Check, gpu: GpuReading) -> Verdict:

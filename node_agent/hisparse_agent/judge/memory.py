@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -37,7 +38,7 @@ def _available(view: View, row: Check) -> Verdict:
         return absent(HOST, memory.available, "MemAvailable")
     if isinstance(memory.total, Missing):
         return absent(HOST, memory.total, "MemTotal")
-    limits = _limits_for(view.limits(row), memory.total, set_by_policy=row.id in view.overrides)
+    limits = view.limits(row, here=partial(_of_this_host, memory.total))
     message = f"{format_bytes(memory.available)} of {format_bytes(memory.total)} are available"
     verdict = graded(HOST, memory.available, limits, message)
     if not verdict.state.is_fault:
@@ -46,9 +47,9 @@ def _available(view: View, row: Check) -> Verdict:
     return replace(verdict, message=f"{message}, below {limit}; {_why(view)}")
 
 
-def _limits_for(limits: Threshold, total: int, *, set_by_policy: bool) -> Threshold:
-    """The lesser of the table's bytes and a share of the total; what a policy sets is taken as it is."""
-    if set_by_policy or limits.warn is None or limits.critical is None:
+def _of_this_host(total: int, limits: Threshold) -> Threshold:
+    """The lesser of the table's bytes and a share of the total."""
+    if limits.warn is None or limits.critical is None:
         return limits
     warn, critical = (
         min(int(bytes_), int(total * share))

@@ -11,6 +11,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Final
 
+from hisparse_agent.judge.verdict import TooShort
 from hisparse_agent.judge.view import NS, Moment, View
 from hisparse_agent.readings import Absence, GpuReading, Missing, Number
 
@@ -76,7 +77,7 @@ def last_change(view: View, counter: Counter) -> Change | Missing:
         return samples[-1][1]
     values = [(age, value) for age, value in samples if isinstance(value, int)][-2:]
     if len(values) == 1:
-        return Missing(Absence.UNKNOWN, "it needs a second reading")
+        return TooShort(Absence.UNKNOWN, "it needs a second reading")
     if values[1][1] < values[0][1]:
         return Missing(Absence.UNKNOWN, "its counter went backwards")
     return Change(values[1][1] - values[0][1], values[0][0])
@@ -94,11 +95,11 @@ def lasted(view: View, holds: Callable[[Moment], bool], *, seconds: int) -> bool
     return span * 100 >= seconds * NS * _LEAST_PERCENT
 
 
-def too_short(span_ns: int, window_s: int) -> Missing:
+def too_short(span_ns: int, window_s: int) -> TooShort:
     """The readings do not reach far enough back."""
     if span_ns == 0:
-        return Missing(Absence.UNKNOWN, "it needs a second reading")
-    return Missing(Absence.UNKNOWN, f"it needs {window_s} s of readings and has {span_ns // NS} s")
+        return TooShort(Absence.UNKNOWN, "it needs a second reading")
+    return TooShort(Absence.UNKNOWN, f"it needs {window_s} s of readings and has {span_ns // NS} s")
 
 
 def _samples(view: View, counter: Counter, window_s: int) -> Iterator[tuple[int, Number]]:

@@ -6,8 +6,9 @@ no fault, and it breaks every row of readings, good or bad.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from hisparse.nodes.catalogue import Check
 from hisparse.nodes.findings import State
@@ -61,27 +62,37 @@ class Standing:
     proof: Verdict | None = None
 
 
+class _Row(NamedTuple):
+    """Readings in a row, as in Standing."""
+
+    bad: int = 0
+    critical: int = 0
+    good: int = 0
+    milder: int = 0
+
+
 def step(standing: Standing | None, verdict: Verdict, patience: Patience, at: datetime) -> Standing:
     """Where a subject stands after one more reading."""
     old = standing or Standing(held=None, held_since=at, told=State.UNKNOWN, since=at)
-    if verdict.state in (State.UNKNOWN, State.UNSUPPORTED):
-        blind = replace(old, bad=0, critical=0, good=0, milder=0)
-        return _tell(blind, verdict.state, at, was=standing)
-    counted = _counted(old, verdict)
-    held = _held(counted, verdict, patience)
-    moved = replace(
-        counted,
-        held=held,
-        held_since=old.held_since if held is old.held else at,
-        proof=verdict if verdict.state is held and held.is_fault else (old.proof if held is old.held else None),
-    )
-    return _tell(moved, held or State.UNKNOWN, at, was=standing)
+    told: State = verdict.state
+    if told in (State.UNKNOWN, State.UNSUPPORTED):
+        row, held, proof = _Row(), old.held, old.proof
+    else:
+        row = _counted(old, verdict)
+        held = _held(old.held, row, verdict, patience)
+        told = held or State.UNKNOWN
+        fault = held is not None and held.is_fault
+        # it may step down to a warning that no reading showed: then what showed the critical fault is the proof
+        proof = old.proof if fault else None
+        if fault and verdict.state.is_fault and (held is verdict.state or proof is None):
+            proof = verdict
+    held_since = old.held_since if held is old.held else at
+    return Standing(held, held_since, told, _since(standing, told, held, held_since, at), *row, proof)
 
 
-def _counted(old: Standing, verdict: Verdict) -> Standing:
+def _counted(old: Standing, verdict: Verdict) -> _Row:
     state = verdict.state
-    return replace(
-        old,
+    return _Row(
         bad=old.bad + 1 if state.is_fault else 0,
         critical=old.critical + 1 if state is State.CRITICAL else 0,
         good=old.good + 1 if state is State.OK and verdict.ended else 0,
@@ -89,31 +100,26 @@ def _counted(old: Standing, verdict: Verdict) -> Standing:
     )
 
 
-def _held(counted: Standing, verdict: Verdict, patience: Patience) -> State | None:
+def _held(held: State | None, row: _Row, verdict: Verdict, patience: Patience) -> State | None:
     """What is proved now. One step worse takes enter readings, one better leave readings."""
-    held = counted.held
     leave = patience.leave_of(held) if held else None
     if held is State.CRITICAL:
         if leave is None:
             return held
-        if counted.good >= leave:
+        if row.good >= leave:
             return State.OK
-        return State.WARN if counted.milder >= leave else held
-    if counted.critical >= patience.critical_enter:
+        return State.WARN if row.milder >= leave else held
+    if row.critical >= patience.critical_enter:
         return State.CRITICAL
     if held is State.WARN:
-        return State.OK if leave is not None and counted.good >= leave else held
-    if counted.bad >= patience.enter:
+        return State.OK if leave is not None and row.good >= leave else held
+    if row.bad >= patience.enter:
         return State.WARN
     return State.OK if verdict.state is State.OK else held
 
 
-def _tell(now: Standing, told: State, at: datetime, *, was: Standing | None) -> Standing:
-    """Set what is told. A fault that is told again after blindness is as old as it was."""
+def _since(was: Standing | None, told: State, held: State | None, held_since: datetime, at: datetime) -> datetime:
+    """Since when this is told. A fault that is told again after blindness is as old as it was."""
     if was is not None and was.told is told:
-        since = was.since
-    elif told is now.held and told.is_fault:
-        since = now.held_since
-    else:
-        since = at
-    return replace(now, told=told, since=since)
+        return was.since
+    return held_since if told is held and told.is_fault else at

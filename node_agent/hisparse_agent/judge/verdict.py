@@ -32,6 +32,11 @@ NO_FAULT_REASONS: Final = {
 
 
 @dataclass(frozen=True)
+class TooShort(Missing):
+    """A rate that the readings so far do not give: nothing failed, and time will tell."""
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The state of a subject in this reading alone.
 
@@ -73,6 +78,8 @@ def absent(subject: str, missing: Missing, what: str) -> Verdict:
     """The verdict on a value that is not there."""
     if missing.absence is Absence.UNSUPPORTED:
         return unsupported(subject, f"{what}: not there: {missing.why}")
+    if isinstance(missing, TooShort):
+        return unknown(subject, f"{what}: not known yet: {missing.why}", reason=BEING_WATCHED)
     return unknown(subject, f"{what}: could not be read: {missing.why}")
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from hisparse.nodes.catalogue import Check
 from hisparse.units import GIB, format_bytes
 from hisparse_agent.judge.rates import Change, last_change
-from hisparse_agent.judge.verdict import HOST, Verdict, absent, fine, graded, plain, unknown, unsupported
+from hisparse_agent.judge.verdict import HOST, TooShort, Verdict, absent, fine, graded, plain, unknown, unsupported
 from hisparse_agent.judge.view import NS, Judge, Moment, View, exact, of_host
 from hisparse_agent.readings import Absence, Exporter, Missing, Number, Nvml
 
@@ -50,7 +50,7 @@ def _rise(view: View) -> Fraction | Missing:
     for counter in (_pinned, _shmem):
         if isinstance(now := counter(view.past[-1]), Missing):
             return now
-    return Missing(Absence.UNKNOWN, "it needs a second reading")
+    return TooShort(Absence.UNKNOWN, "it needs a second reading")
 
 
 def pin_window(view: View) -> bool:
@@ -135,7 +135,7 @@ def _standing_still(view: View, energies: Mapping[str, int]) -> int | Missing:
             if before != energy:
                 break
             longest = max(longest, moment.age_ns)
-    return longest if compared else Missing(Absence.UNKNOWN, "it needs a second reading")
+    return longest if compared else TooShort(Absence.UNKNOWN, "it needs a second reading")
 
 
 JUDGES: Final[Mapping[str, Judge]] = MappingProxyType(

@@ -5,6 +5,7 @@ What was known before comes from the published status, so that an agent that sta
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -51,6 +52,15 @@ def known_from(status: Mapping[str, Any]) -> Known:
                 unit=found.unit or "",
             )
     return known
+
+
+def actions_from(status: Mapping[str, Any]) -> tuple[ActionStatus, ...]:
+    """What a published status tells of actions. What is not in the form that we write is left out."""
+    found = []
+    for one in status.get("actions") or ():
+        with contextlib.suppress(ValueError):
+            found.append(ActionStatus.model_validate(one))
+    return tuple(found)
 
 
 def after(known: Known, findings: Sequence[Finding]) -> Known:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
 
+from hisparse.nodes.checks import CHECKS
 from hisparse.nodes.findings import Finding, State, worst
 from hisparse.nodes.report import (
     ActionStatus,
@@ -22,6 +23,7 @@ from hisparse.nodes.report import (
     NodeConditionStatus,
 )
 from hisparse.units import GIB, format_duration, format_quantity
+from hisparse_agent.judge.ledger import ACTIVE_STATES
 from hisparse_agent.readings import Missing, NodeReading, Number, NvLink, Nvml, Text
 from hisparse_agent.records import Phase, Record, Wanted
 
@@ -37,12 +39,16 @@ _ORDER: Final = {
     State.OK: 3,
     State.UNSUPPORTED: 4,
 }
-_ACTIVE_LINKS: Final = (1, 3)
+_PLACE: Final = {check.id: place for place, check in enumerate(CHECKS)}
 
 
 @dataclass(frozen=True)
 class Report:
-    """What is to be told of the node now. unread names sources that could not be read, muted says what and why."""
+    """What is to be told of the node now.
+
+    unread names sources that could not be read, muted says what and why. refused says why the policy that the node is
+    under cannot be used; policy is None then.
+    """
 
     findings: tuple[Finding, ...] = ()
     inventory: Inventory = field(default_factory=Inventory)
@@ -50,6 +56,7 @@ class Report:
     policy: str | None = None
     unread: tuple[str, ...] = ()
     muted: tuple[str, ...] = ()
+    refused: str = ""
 
     @cached_property
     def faults(self) -> frozenset[tuple[str, str, State]]:
@@ -59,7 +66,12 @@ class Report:
     @cached_property
     def urgent(self) -> tuple[object, ...]:
         """What is told at once when it changes: faults, and what was done about them."""
-        return (self.faults, tuple(sorted((one.id, one.target, one.phase) for one in self.actions)), self.policy)
+        return (
+            self.faults,
+            tuple(sorted((one.id, one.target, one.phase) for one in self.actions)),
+            self.policy,
+            self.refused,
+        )
 
     @cached_property
     def essence(self) -> tuple[object, ...]:
@@ -69,8 +81,13 @@ class Report:
 
 
 def sorted_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """Faults first, the worst first; then what is not known; in each the order of the checks."""
-    return sorted(findings, key=lambda one: (_ORDER[one.state], one.check, one.subject))
+    """Faults first, the worst first; then what is not known; in each the order of the catalogue.
+
+    There nvlink.links comes before nvlink.capacity, which follows from it: the first one gives a condition its reason.
+    """
+    return sorted(
+        findings, key=lambda one: (_ORDER[one.state], _PLACE.get(one.check, len(_PLACE)), one.check, one.subject)
+    )
 
 
 def document(report: Report, *, before: Mapping[str, Any], version: str, now: datetime) -> dict[str, Any]:
@@ -203,6 +220,8 @@ def _conditions(
         found.append(condition("Observed", "True", "AllRead", "every source was read"))
     if report.muted:
         found.append(condition("Muted", "True", "Muted", "; ".join(report.muted)))
+    if report.refused:
+        found.append(condition("PolicyAccepted", "False", "InvalidSpec", report.refused))
     return found
 
 
@@ -244,7 +263,7 @@ def _gpus(nvml: Nvml) -> list[GpuInventory]:
 
 
 def _active(links: tuple[NvLink, ...] | Missing) -> int | None:
-    return None if isinstance(links, Missing) else sum(link.state in _ACTIVE_LINKS for link in links)
+    return None if isinstance(links, Missing) else sum(link.state in ACTIVE_STATES for link in links)
 
 
 def _number(value: Number) -> int | None:

@@ -13,13 +13,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
 import structlog
 
 from hisparse.errors import Transient
-from hisparse.nodes.report import HEARTBEAT_SECONDS, KIND, PLURAL
+from hisparse.nodes.report import HEARTBEAT_SECONDS, KIND, PLURAL, ActionStatus
 from hisparse.spec import GROUP, VERSION
 from hisparse_agent.kube import APPLY, GROUP_PATH, MERGE, NOT_FOUND, STRATEGIC, Conflict, Refused, back_off
 from hisparse_agent.publish import conditions, events, report
@@ -33,6 +33,8 @@ NOTE_ANNOTATION: Final = f"{GROUP}/agent-note"
 MOST_EVENTS: Final = 100
 EVENT_AGE_S: Final = 3600.0
 """An Event that could not be posted for so long is of no use to anybody."""
+IDLE_S: Final = 5.0
+"""How long it waits for news where nothing is left to write but heartbeats; news come with every poll."""
 _TAINT_TRIES: Final = 5
 
 
@@ -89,9 +91,10 @@ class Publication:
 
 @dataclass(frozen=True)
 class Left:
-    """What a run of the agent leaves to the next one: its verdicts, the note, and what the Node carries of it."""
+    """What a run of the agent leaves to the next one: verdicts, actions, the note, and what the Node carries of it."""
 
     known: Known
+    actions: tuple[ActionStatus, ...]
     note: str
     conditions: tuple[Mapping[str, Any], ...]
     taint: Taint | None
@@ -106,6 +109,10 @@ class _Written:
     at: float | None = None
     failures: int = 0
     not_before: float = 0.0
+
+    def differs(self, essence: object) -> bool:
+        """Whether this has not been written."""
+        return self.at is None or self.essence != essence
 
 
 @dataclass
@@ -144,6 +151,7 @@ class Writer:
         self._report, self._conditions, self._taint = _Written(), _Written(), _Written()
         self._note = _Written(essence="")
         self._notices: deque[tuple[float, datetime, Notice]] = deque()
+        self._noticed = 0
         self._news = asyncio.Event()
         self.counts = Counts()
 
@@ -159,7 +167,9 @@ class Writer:
             if len(self._notices) >= MOST_EVENTS:
                 self._notices.popleft()
                 self.counts.dropped_events += 1
-            self._notices.append((self._clock(), self._now(), notice))
+            # an Event is named after its time, and two of one name are one for the API server
+            self._notices.append((self._clock(), self._now() + timedelta(microseconds=self._noticed), notice))
+            self._noticed += 1
         self._news.set()
 
     async def published(self) -> Left:
@@ -171,6 +181,7 @@ class Writer:
         taints = (node.get("spec") or {}).get("taints") or ()
         return Left(
             known=events.known_from(live.get("status") or {}),
+            actions=events.actions_from(live.get("status") or {}),
             note=note,
             conditions=tuple((node.get("status") or {}).get("conditions") or ()),
             taint=conditions.own_taint(taints),
@@ -182,9 +193,9 @@ class Writer:
             await self.step()
             self._news.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pace.look):
+                async with asyncio.timeout(self._pace.look if self._is_behind() else IDLE_S):
                     await self._news.wait()
-            # news come with every poll; looking costs nothing, but not so little that it should be done all the time
+            # a poll brings news twice
             await asyncio.sleep(min(self._pace.look, 0.05))
 
     async def step(self) -> None:
@@ -203,6 +214,20 @@ class Writer:
             await self._attempt("note", self._note, self._write_note, latest)
         if self._notices and self._clock() >= self._report.not_before:
             await self._post()
+
+    def _is_behind(self) -> bool:
+        """Whether something is to be written, now or when its pace allows."""
+        latest = self._latest
+        if latest is None:
+            return False
+        said = latest.conditions_essence
+        return (
+            bool(self._notices)
+            or self._report.differs(latest.report.essence)
+            or (bool(latest.conditions) and self._conditions.differs(said))
+            or (latest.taints and self._taint.differs(latest.taint))
+            or latest.note != self._note.essence
+        )
 
     async def flush(self, limit_s: float) -> None:
         """Write what is not written yet, for a process that ends. At most so long."""
@@ -224,7 +249,17 @@ class Writer:
         if essence != written.essence:
             return since >= self._pace.quiet
         # the taint has no age: it is looked at again, so that one which somebody removed is seen by the next read
-        return since >= self._pace.heartbeat and written is not self._taint
+        if since < self._pace.heartbeat or written is self._taint:
+            return False
+        return written is self._report or self._is_between_reports(now)
+
+    def _is_between_reports(self, now: float) -> bool:
+        """Whether the report is neither just written nor soon due: heartbeats of a node come one at a time.
+
+        Only the report's has a promised age, so that it is the other one that waits.
+        """
+        apart = min(self._pace.quiet, self._pace.heartbeat / 3)
+        return self._report.at is None or apart <= now - self._report.at <= self._pace.heartbeat - apart
 
     async def _attempt(
         self, target: str, written: _Written, write: Callable[[Publication], Any], latest: Publication
@@ -265,7 +300,8 @@ class Writer:
             )
         except Refused as error:
             if error.status == NOT_FOUND:
-                self._live = None  # somebody deleted it: made again with the next try
+                # somebody deleted it, and the note with it: made again with the next try
+                self._live, self._note.essence = None, ""
             raise
         self._status = answer.get("status") or {}
         self._report.essence, self._report.urgent = latest.report.essence, latest.report.urgent
@@ -296,6 +332,8 @@ class Writer:
         node = await self._api.get(f"/api/v1/nodes/{self._node}")
         if node is None:
             raise Transient(f"there is no Node {self._node}", retry_seconds=0)
+        if node["metadata"]["uid"] != self._node_uid:
+            self._taint.at = None  # another Node of this name has not been looked at
         self._node_uid = node["metadata"]["uid"]
         return node
 

@@ -4,8 +4,9 @@ python -m hisparse_agent.readers.nvml_child
 
 A request is one line {"request": N, "slow": bool} on standard input, its answer one line on standard output:
 {"request": N, "nvml": {...}} with a readings.Nvml, or {"request": N, "error": text, "kind": a wire.Refusal}.
-slow asks anew for what costs NVML milliseconds (energy, error counters, the paths between GPUs); without it these are
-as they were last time. It ends when its input does. It only reads: nothing here changes a setting.
+slow asks anew for what costs NVML milliseconds (energy, error counters, the paths between GPUs) and for what hardly
+ever changes; without it these are as they were last time. It ends when its input does. It only reads: nothing here
+changes a setting.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from contextlib import suppress
 from ctypes import byref
 from dataclasses import replace
 from functools import partial
-from typing import Final, TextIO, TypeVar
+from typing import Any, Final, TextIO, TypeVar, cast
 
 from hisparse_agent.readers import nvml_fields as nf
 from hisparse_agent.readers.nvml_fields import Answer, Code, Field
@@ -71,6 +72,7 @@ class Session:
         # answers of slow calls, by GPU or by pair of GPUs
         self._slow = True
         self._kept: dict[int, dict[tuple[int, int], Answer]] = {}
+        self._lasting: dict[tuple[int, object], Any] = {}
         self._paths: dict[tuple[int, int], int | Missing] = {}
 
     def read(self, *, slow: bool) -> Nvml:
@@ -102,7 +104,7 @@ class Session:
         if not self._started:
             pynvml.nvmlInit()
             self._started, self._stale = True, False
-            for remembered in (self._throttle, self._kept, self._paths):
+            for remembered in (self._throttle, self._kept, self._lasting, self._paths):
                 remembered.clear()
 
     def _asked(self, call: Callable[[], T]) -> T | Missing:
@@ -137,8 +139,13 @@ class Session:
                 self._known[index] = known
                 return self._state(known, handle)
         except _LostError:
-            self._kept.pop(index, None)
+            self._forget(index)
         return replace(known, lost=True)
+
+    def _forget(self, index: int) -> None:
+        """Whatever comes back in the place of a GPU that was lost is asked for everything."""
+        self._kept.pop(index, None)
+        self._lasting = {key: value for key, value in self._lasting.items() if key[0] != index}
 
     def _identity(self, known: GpuReading, handle: object) -> GpuReading:
         uuid = self._asked(lambda: pynvml.nvmlDeviceGetUUID(handle))
@@ -155,8 +162,15 @@ class Session:
         def asked(function: Callable[..., T], *arguments: int) -> T | Missing:
             return self._asked(lambda: function(handle, *arguments))
 
-        pci = asked(pynvml.nvmlDeviceGetPciInfo)
-        mig = asked(pynvml.nvmlDeviceGetMigMode)
+        def lasting(function: Callable[..., T], *arguments: int) -> T | Missing:
+            """What changes with a reset of the GPU at most: asked again with what is slow, or where it failed."""
+            key = (gpu.index, (function, arguments))
+            if self._slow or nf.is_passing(self._lasting.get(key)):
+                self._lasting[key] = asked(function, *arguments)
+            return cast("T | Missing", self._lasting[key])
+
+        pci = lasting(pynvml.nvmlDeviceGetPciInfo)
+        mig = lasting(pynvml.nvmlDeviceGetMigMode)
         memory = asked(pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
         utilisation = asked(pynvml.nvmlDeviceGetUtilizationRates)
         processes = asked(pynvml.nvmlDeviceGetComputeRunningProcesses)
@@ -180,9 +194,9 @@ class Session:
                 gpu=self._temperature(handle),
                 margin=asked(pynvml.nvmlDeviceGetMarginTemperature),
                 hbm=number(Field.MEMORY_TEMPERATURE),
-                gpu_limit=asked(pynvml.nvmlDeviceGetTemperatureThreshold, pynvml.NVML_TEMPERATURE_THRESHOLD_GPU_MAX),
-                slowdown=asked(pynvml.nvmlDeviceGetTemperatureThreshold, pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
-                hbm_limit=asked(pynvml.nvmlDeviceGetTemperatureThreshold, pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX),
+                gpu_limit=lasting(pynvml.nvmlDeviceGetTemperatureThreshold, pynvml.NVML_TEMPERATURE_THRESHOLD_GPU_MAX),
+                slowdown=lasting(pynvml.nvmlDeviceGetTemperatureThreshold, pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+                hbm_limit=lasting(pynvml.nvmlDeviceGetTemperatureThreshold, pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX),
             ),
             throttle=nf.throttle(
                 answers, self._throttle_ids(gpu.index, answers), asked(pynvml.nvmlDeviceGetCurrentClocksEventReasons)
@@ -200,9 +214,9 @@ class Session:
             ),
             pcie=Pcie(
                 generation=asked(pynvml.nvmlDeviceGetCurrPcieLinkGeneration),
-                most_generation=asked(pynvml.nvmlDeviceGetMaxPcieLinkGeneration),
+                most_generation=lasting(pynvml.nvmlDeviceGetMaxPcieLinkGeneration),
                 width=asked(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
-                most_width=asked(pynvml.nvmlDeviceGetMaxPcieLinkWidth),
+                most_width=lasting(pynvml.nvmlDeviceGetMaxPcieLinkWidth),
                 replays=number(Field.PCIE_REPLAYS),
                 correctable=number(Field.PCIE_CORRECTABLE),
                 nonfatal=number(Field.PCIE_NONFATAL),

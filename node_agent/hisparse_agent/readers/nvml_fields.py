@@ -169,6 +169,11 @@ def settled(answers: Iterable[Answer]) -> bool:
     return all(answer.code in {Code.SUCCESS, *ABSENT} for answer in answers)
 
 
+def is_passing(value: object) -> bool:
+    """Whether there is no answer yet, or one that may be another at the next try."""
+    return value is None or (isinstance(value, Missing) and value.absence is Absence.UNKNOWN)
+
+
 def switch(value: Number) -> Switch:
     """A number that is 0 or 1 as yes or no."""
     return value if isinstance(value, Missing) else value != 0

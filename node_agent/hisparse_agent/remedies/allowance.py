@@ -136,6 +136,8 @@ def _budget(slot: SlotState) -> Refusal | None:
         return None
     if slot is SlotState.UNKNOWN:
         return Refusal(Gate.BUDGET, "the Lease with the budget of the pool cannot be read")
+    if slot is SlotState.LOST:
+        return Refusal(Gate.BUDGET, "the node has lost its slot of the pool's budget, or cannot know that it holds one")
     return Refusal(Gate.BUDGET, "as many nodes of the pool as the budget allows are acted on now")
 
 

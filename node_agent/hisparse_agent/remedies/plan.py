@@ -21,7 +21,7 @@ from hisparse_agent.readings import NodeReading
 from hisparse_agent.records import ALL_CPUS, Change, Record, Records, Wanted
 from hisparse_agent.remedies.allowance import Decision, Situation, SlotState, Taken, decide, history_of
 from hisparse_agent.remedies.ours import Mute, in_force, mute_of, mutes_of
-from hisparse_agent.remedies.wishes import Basis, Note, wishes
+from hisparse_agent.remedies.wishes import Basis, Note, held, wishes
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,24 @@ def step(before: Standing, about: Circumstances) -> Outcome:
     )
 
 
+def hold(before: Standing, about: Circumstances) -> Outcome:
+    """Go on while it is not known which policy is in force: nothing begins, and what has cleared ends."""
+    mutes = in_force((*about.mutes, *mutes_of(about.records, about.now)), about.now)
+    basis = Basis(about.findings, HiSparseNodePolicySpec(), "", about.checks, about.reading, about.now)
+    # what was only said in a dry run is not in force, and cannot go on
+    actions = () if before.would or about.slot is SlotState.LOST else before.actions
+    unmuted = tuple(action for action in actions if mute_of(action.check, mutes, about.now) is None)
+    actions = held(basis, unmuted, about.records)
+    return Outcome(Standing(actions, before.would, before.history), actions, mutes=mutes)
+
+
 def after_restart(records: Records | None) -> Standing:
     """What stood before the agent was started again, as far as the host carries it."""
-    held: dict[str, list[Record]] = {}
+    holding: dict[str, list[Record]] = {}
     for record in records.records if records else ():
         if record.phase.holds:
-            held.setdefault(record.action, []).append(record)
-    return Standing(tuple(_wanted_again(of_one) for of_one in held.values()), would=not held)
+            holding.setdefault(record.action, []).append(record)
+    return Standing(tuple(_wanted_again(of_one) for of_one in holding.values()), would=not holding)
 
 
 def _remembered(before: Standing, records: Records | None, now: datetime) -> tuple[Taken, ...]:

@@ -13,14 +13,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Final
+from zlib import crc32
 
 from pydantic import TypeAdapter, ValidationError
 
+from hisparse.nodes import breaker
+from hisparse.nodes.breaker import Opened
 from hisparse.nodes.report import STALE_SECONDS
 
 SLOTS_ANNOTATION: Final = "inference.hisparse.dev/slots"
 CRITICAL_ANNOTATION: Final = "inference.hisparse.dev/critical-nodes"
-BREAKER_ANNOTATION: Final = "inference.hisparse.dev/breaker"
+BREAKER_ANNOTATION: Final = breaker.ANNOTATION
 """A person closes the breaker by removing this one."""
 
 DEFAULT_MAX_NODES: Final = "10%"
@@ -31,6 +34,10 @@ SILENT: Final = timedelta(seconds=STALE_SECONDS)
 """A holder that has not renewed for so long has lost its slot; the same age at which its report reads as Unknown."""
 MARGIN: Final = timedelta(seconds=180)
 """A holder stops counting on its slot this much earlier: time to put back, and for clocks that differ."""
+RENEWED: Final = timedelta(seconds=360)
+"""A slot is renewed at the latest when it is so old: half of the time for which its holder may count on it."""
+SPREAD_S: Final = 120
+"""Nodes that took their slots at once do not all renew them at once: each has its own share of this time."""
 LEAST_STORM: Final = 2
 """One node is no storm, however small the pool: without this a pool of five would never be helped."""
 
@@ -57,16 +64,6 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Opened:
-    """Why the breaker is open. said is what a person wrote there in place of our words; it is kept."""
-
-    since: datetime | None = None
-    nodes: int = 0
-    pool: int = 0
-    said: str = ""
-
-
-@dataclass(frozen=True)
 class Pool:
     """What the Lease of a pool holds."""
 
@@ -77,7 +74,6 @@ class Pool:
 
 _SLOTS: Final = TypeAdapter(tuple[Slot, ...])
 _MARKS: Final = TypeAdapter(tuple[Mark, ...])
-_OPENED: Final = TypeAdapter(Opened)
 
 
 def parse(annotations: Mapping[str, str]) -> Pool:
@@ -97,25 +93,15 @@ def parse(annotations: Mapping[str, str]) -> Pool:
     times = [time for slot in slots for time in (slot.since, slot.renewed)] + [mark.at for mark in marks]
     if any(time.tzinfo is None for time in times):
         raise BrokenLeaseError(f"a time in {SLOTS_ANNOTATION} or {CRITICAL_ANNOTATION} has no zone; delete both")
-    return Pool(slots, marks, _opened(annotations.get(BREAKER_ANNOTATION)))
-
-
-def _opened(text: str | None) -> Opened | None:
-    if text is None:
-        return None
-    try:
-        return _OPENED.validate_json(text)
-    except ValidationError:
-        return Opened(said=text)
+    return Pool(slots, marks, breaker.opened(annotations))
 
 
 def annotations_of(pool: Pool) -> dict[str, str | None]:
     """The annotations that describe it; None where one has to be absent."""
-    opened = pool.opened
     return {
         SLOTS_ANNOTATION: _SLOTS.dump_json(pool.slots).decode() if pool.slots else None,
         CRITICAL_ANNOTATION: _MARKS.dump_json(pool.critical).decode() if pool.critical else None,
-        BREAKER_ANNOTATION: (opened.said or _OPENED.dump_json(opened).decode()) if opened else None,
+        BREAKER_ANNOTATION: pool.opened.text if pool.opened else None,
     }
 
 
@@ -143,6 +129,11 @@ def renew(pool: Pool, node: str, now: datetime) -> Pool | None:
     if not any(slot.node == node for slot in held):
         return None
     return replace(pool, slots=tuple(replace(slot, renewed=now) if slot.node == node else slot for slot in held))
+
+
+def renewal(node: str) -> timedelta:
+    """The age at which a node renews its slot."""
+    return RENEWED - timedelta(seconds=crc32(node.encode()) % SPREAD_S)
 
 
 def release(pool: Pool, node: str) -> Pool:

@@ -2,7 +2,9 @@
 
 An action starts at Critical, or at Warn for a check of configuration, which knows no Critical. It goes on as long as
 there is a fault, so that a card that has cooled a little is not let loose at once; it ends when the finding clears, is
-no longer judged, or after its TTL. Unknown and Unsupported start nothing and end nothing.
+no longer judged, or after its TTL. Unknown and Unsupported start nothing and end nothing. A check of configuration is
+good because of the action, so that its being good ends nothing either. An action belongs to the policy that allowed it
+and goes with it.
 """
 
 from __future__ import annotations
@@ -13,16 +15,22 @@ from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Final
 
+from hisparse.nodes.acceptance import able_to_ask
 from hisparse.nodes.catalogue import Check, Pace, Verb
 from hisparse.nodes.findings import Finding, State
-from hisparse.nodes.policy import LEAST_POWER_PERCENT, HiSparseNodePolicySpec, Remedy, RemedyParameters
+from hisparse.nodes.policy import (
+    DEFAULT_SYSCTL,
+    DEFAULT_SYSCTL_VALUE,
+    LEAST_POWER_PERCENT,
+    HiSparseNodePolicySpec,
+    Remedy,
+    RemedyParameters,
+)
 from hisparse.units import parse_duration
 from hisparse_agent.readings import Cpufreq, GpuReading, Missing, NodeReading
-from hisparse_agent.records import ALL_CPUS, Change, Phase, Record, Records, Wanted, covers
+from hisparse_agent.records import ALL_CPUS, Change, Phase, Record, Records, Wanted, covers, is_over
 
 DEFAULT_STEP_PERCENT: Final = 10
-DEFAULT_SYSCTL: Final = "vm.swappiness"
-DEFAULT_SYSCTL_VALUE: Final = 10
 DEFAULT_CPUFREQ: Final = "performance"
 DEFAULT_TTL: Final = "1h"
 BETWEEN_STEPS: Final = timedelta(minutes=5)
@@ -74,7 +82,7 @@ def checks_of(remedy: Remedy, checks: Mapping[str, Check]) -> frozenset[str]:
     """The checks that may ask for a remedy: those that the policy names, else those of the catalogue with its verb."""
     if remedy.checks is not None:
         return frozenset(remedy.checks)
-    return frozenset(check.id for check in checks.values() if remedy.verb in check.verbs)
+    return frozenset(able_to_ask(remedy.verb, checks.values()))
 
 
 def wishes(basis: Basis, before: Sequence[Wanted], records: Records | None) -> Wishes:
@@ -96,8 +104,25 @@ def wishes(basis: Basis, before: Sequence[Wanted], records: Records | None) -> W
         spoken_for = {change.target for action in asked for change in action.changes}
         changes = tuple(change for change in changes if change.target not in spoken_for)
         if changes:
-            asked.append(_action(remedy, findings[0], changes, basis))
+            action = _action(remedy, findings[0], changes, basis)
+            if any(action.id == other.id for other in asked):
+                # a second remedy of one verb for one check
+                action = replace(action, id=f"{action.id}-{len(asked)}")
+            asked.append(action)
     return Wishes(standing, tuple(asked), tuple(dict.fromkeys(notes)))
+
+
+def held(basis: Basis, before: Sequence[Wanted], records: Records | None) -> tuple[Wanted, ...]:
+    """What goes on of the last poll while the policy is not known: what has neither cleared nor had its time.
+
+    basis.policy is not looked at.
+    """
+    kept = (
+        _without_ended(action, frozenset({action.check}), basis, records.records if records else ())
+        for action in before
+        if not is_over(action.since, action.ttl_seconds, basis.now)
+    )
+    return tuple(action for action in kept if action.changes)
 
 
 def _action(remedy: Remedy, cause: Finding, changes: tuple[Change, ...], basis: Basis) -> Wanted:
@@ -109,9 +134,13 @@ def _action(remedy: Remedy, cause: Finding, changes: tuple[Change, ...], basis: 
         reason=f"{cause.check} {cause.subject}: {cause.message}"[:256],
         check=cause.check,
         policy=basis.policy_name,
-        ttl_seconds=parse_duration(remedy.ttl or DEFAULT_TTL),
+        ttl_seconds=_ttl_seconds(remedy),
         since=basis.now,
     )
+
+
+def _ttl_seconds(remedy: Remedy) -> int:
+    return parse_duration(remedy.ttl or DEFAULT_TTL)
 
 
 # --- what goes on ----------------------------------------------------------------------------------------------------
@@ -119,14 +148,15 @@ def _action(remedy: Remedy, cause: Finding, changes: tuple[Change, ...], basis: 
 
 def _still_wanted(action: Wanted, basis: Basis, records: Iterable[Record]) -> Wanted:
     """The action with the changes that are still wanted; none where it has ended."""
-    remedies = [
-        remedy
-        for remedy in basis.policy.remedies or ()
-        if remedy.verb is action.verb and action.check in checks_of(remedy, basis.checks)
-    ]
-    if not remedies or basis.now - action.since >= timedelta(seconds=action.ttl_seconds):
+    allowing = [remedy for remedy in basis.policy.remedies or () if _allows(remedy, action, basis)]
+    if not allowing or action.policy != basis.policy_name:
         return replace(action, changes=())
-    asking = checks_of(remedies[0], basis.checks)
+    asking = frozenset[str]().union(*(checks_of(remedy, basis.checks) for remedy in allowing))
+    allowed = (change for change in action.changes if any(_asks_for(remedy, change) for remedy in allowing))
+    return _without_ended(replace(action, changes=tuple(allowed)), asking, basis, records)
+
+
+def _without_ended(action: Wanted, asking: frozenset[str], basis: Basis, records: Iterable[Record]) -> Wanted:
     own = [record for record in records if record.action == action.id]
     return replace(
         action,
@@ -136,6 +166,33 @@ def _still_wanted(action: Wanted, basis: Basis, records: Iterable[Record]) -> Wa
             if not _ended(change, own) and not _cleared(change.target, action, asking, basis)
         ),
     )
+
+
+def _allows(remedy: Remedy, action: Wanted, basis: Basis) -> bool:
+    """Whether a remedy, which may have been edited since, still allows an action for its check, and for so long."""
+    switched_off = {one.check for one in basis.policy.checks or () if one.enabled is False}
+    return (
+        remedy.verb is action.verb
+        and action.check in checks_of(remedy, basis.checks) - switched_off
+        and not is_over(action.since, min(action.ttl_seconds, _ttl_seconds(remedy)), basis.now)
+    )
+
+
+def _asks_for(remedy: Remedy, change: Change) -> bool:
+    """Whether a remedy still asks for this value of this setting. A cap stands whatever the next step is."""
+    given = remedy.parameters or RemedyParameters()
+    if remedy.verb is Verb.POWER_CAP:
+        return True
+    if remedy.verb is Verb.SYSCTL:
+        return change == _sysctl_change(given)
+    if change.target == GOVERNOR:
+        return change.new == (given.governor or DEFAULT_CPUFREQ)
+    return change.new == (given.preference or DEFAULT_CPUFREQ) and bool(given.preference or not given.governor)
+
+
+def _sysctl_change(given: RemedyParameters) -> Change:
+    value = DEFAULT_SYSCTL_VALUE if given.value is None else given.value
+    return Change(given.sysctl or DEFAULT_SYSCTL, str(value))
 
 
 def _ended(change: Change, own: Sequence[Record]) -> bool:
@@ -149,6 +206,8 @@ def _cleared(target: str, action: Wanted, asking: frozenset[str], basis: Basis) 
     if action.verb is Verb.POWER_CAP and gpu is None:
         # NVML may be silent, which is no news of the card; or it answers and the card is not there
         return not isinstance(basis.reading.nvml, Missing)
+    if gpu is None and _is_configuration(action.check, basis.checks):
+        return False
     about = [finding for finding in basis.findings if gpu is None or finding.subject == gpu.subject]
     if any(finding.state.is_fault and finding.check in asking for finding in about):
         return False
@@ -256,8 +315,8 @@ def _in_force(action: Wanted, change: Change, records: Records | None) -> bool:
 
 
 def _sysctl(given: RemedyParameters, reading: NodeReading, standing: Sequence[Wanted]) -> Change | str:
-    name = given.sysctl or DEFAULT_SYSCTL
-    value = DEFAULT_SYSCTL_VALUE if given.value is None else given.value
+    change = _sysctl_change(given)
+    name, value = change.target, int(change.new)
     if _held(name, standing):
         return ""
     sysctls = reading.host.sysctls
@@ -268,7 +327,7 @@ def _sysctl(given: RemedyParameters, reading: NodeReading, standing: Sequence[Wa
         return f"{name} is {value} as it is: nothing to do"
     if name == DEFAULT_SYSCTL and int(present) < value:
         return f"{name} is {present}, which swaps less than {value} would: nothing to do"
-    return Change(name, str(value))
+    return change
 
 
 def _cpufreq(given: RemedyParameters, cpufreq: Cpufreq | Missing, standing: Sequence[Wanted]) -> Change | str:

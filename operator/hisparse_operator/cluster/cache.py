@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from hisparse.nodes import breaker
 from hisparse.nodes.findings import State
-from hisparse_operator.kinds import CHILDREN, INFERENCE, LABEL, NODE, NODE_REPORT, POD, Kind
+from hisparse_operator.kinds import CHILDREN, INFERENCE, LABEL, NODE, NODE_POLICY, NODE_REPORT, POD, POOL_LEASE, Kind
 from hisparse_operator.world import Object, Sight
 
 _GRAVES: Final = 4096
@@ -92,12 +93,22 @@ def report_facts(report: Object) -> Object:
     }
 
 
+def pool_facts(lease: Object) -> Object:
+    """What of a pool's Lease is told: whether its breaker is open. Who holds a slot changes all the time."""
+    meta = lease["metadata"]
+    said = {key: text for key, text in (meta.get("annotations") or {}).items() if key == breaker.ANNOTATION}
+    kept = {key: meta[key] for key in ("namespace", "name", "uid", "resourceVersion") if key in meta}
+    return {"apiVersion": POOL_LEASE.api_version, "kind": POOL_LEASE.kind, "metadata": kept | {"annotations": said}}
+
+
 def slim(kind: Kind, item: Object) -> Object:
     """The parts worth keeping in memory."""
     if kind == NODE:
         return node_facts(item)
     if kind == NODE_REPORT:
         return report_facts(item)
+    if kind == POOL_LEASE:
+        return pool_facts(item)
     if kind.kind in ("Pod", "EndpointSlice") and "managedFields" in item["metadata"]:
         # we never write these, so who owns which field of them is of no use
         meta = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
@@ -106,7 +117,7 @@ def slim(kind: Kind, item: Object) -> Object:
 
 
 def _same(old: Object, new: Object) -> bool:
-    """Whether two versions of a node differ in nothing that matters."""
+    """Whether two versions of an object, as we keep them, differ in nothing that matters."""
 
     def bare(item: Object) -> Object:
         meta = {key: value for key, value in item["metadata"].items() if key != "resourceVersion"}
@@ -118,16 +129,16 @@ def _same(old: Object, new: Object) -> bool:
 class Cache:
     """The objects that concern us, by kind and name, and by the inference that they belong to.
 
-    report_sight is what whoever watches HiSparseNode objects has found out about seeing them.
+    Whoever watches a kind that need not be there says here whether we see it.
     """
 
     def __init__(self) -> None:
         self._items: dict[Kind, dict[tuple[str, str], Object]] = {
-            kind: {} for kind in (INFERENCE, NODE, NODE_REPORT, *CHILDREN)
+            kind: {} for kind in (INFERENCE, NODE, NODE_REPORT, NODE_POLICY, POOL_LEASE, *CHILDREN)
         }
         self._children: dict[Kind, dict[Key, set[tuple[str, str]]]] = {kind: defaultdict(set) for kind in CHILDREN}
         self._graves: OrderedDict[str, float] = OrderedDict()
-        self.report_sight = Sight.ABSENT
+        self._sights: dict[Kind, Sight] = {}
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """One object, None if we know of none."""
@@ -148,7 +159,19 @@ class Cache:
 
     def node_reports(self) -> tuple[Object, ...]:
         """All reports of node agents, by name; none where we do not see them (any more)."""
-        return self._all(NODE_REPORT) if self.report_sight is Sight.SEEN else ()
+        return self.optional(NODE_REPORT)
+
+    def optional(self, kind: Kind) -> tuple[Object, ...]:
+        """All objects of a kind that need not be there, by name; none where we do not see it (any more)."""
+        return self._all(kind) if self.sight(kind) is Sight.SEEN else ()
+
+    def sight(self, kind: Kind) -> Sight:
+        """Whether we see a kind that need not be there."""
+        return self._sights.get(kind, Sight.ABSENT)
+
+    def see(self, kind: Kind, sight: Sight) -> None:
+        """Somebody has found out whether we see it."""
+        self._sights[kind] = sight
 
     def keys_on(self, node: str) -> tuple[Key, ...]:
         """The inferences with a pod on this node."""
@@ -177,7 +200,7 @@ class Cache:
         new = slim(kind, item)
         self._items[kind][place] = new
         self._index(kind, place, old, new)
-        if kind == NODE and old is not None and _same(old, new):
+        if kind in (NODE, POOL_LEASE) and old is not None and _same(old, new):
             return None
         return Change(kind, old, new)
 

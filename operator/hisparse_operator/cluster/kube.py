@@ -144,7 +144,9 @@ class Api:
         stamp = {"apiVersion": kind.api_version, "kind": kind.kind}  # a list leaves them out of its items
         return [stamp | item for item in answer.get("items") or ()], answer["metadata"]["resourceVersion"]
 
-    async def watch(self, kind: Kind, version: str, take: Taker, limit_s: float) -> str:
+    async def watch(
+        self, kind: Kind, version: str, take: Taker, limit_s: float, *, namespace: str | None = None
+    ) -> str:
         """Give each change since a resource version to `take` until the API server or the time ends it.
 
         Returns the version to go on from. Transient (410) where that one is too old: list again. Like kopf's watches
@@ -156,7 +158,7 @@ class Api:
             "resourceVersion": version,
             "timeoutSeconds": str(int(limit_s)),
         }
-        path = kind.path()
+        path = kind.path(namespace)
         request = await self._client.param_serialize(
             "GET", path, query_params=list(query.items()), header_params={"Accept": JSON}, auth_settings=["BearerToken"]
         )

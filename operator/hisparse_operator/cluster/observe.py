@@ -14,7 +14,7 @@ from hisparse_operator.cluster.cache import Cache, Key
 from hisparse_operator.cluster.hub import Hub
 from hisparse_operator.cluster.kube import Api, ApiError
 from hisparse_operator.decide.pods import ENGINE, container_status
-from hisparse_operator.kinds import CHILDREN, POD
+from hisparse_operator.kinds import CHILDREN, NODE_REPORT, POD
 from hisparse_operator.world import Object, Outcome, Sight, World
 
 log: Final = structlog.get_logger(__name__)
@@ -67,7 +67,7 @@ class Observer:
             **children,
             nodes=self._cache.nodes() if self._nodes else None,
             node_reports=self._cache.node_reports() if self._nodes else (),
-            report_sight=self._cache.report_sight if self._nodes else Sight.HIDDEN,
+            report_sight=self._cache.sight(NODE_REPORT) if self._nodes else Sight.HIDDEN,
         )
 
     async def _log(self, key: Key, pod: Object) -> str:

@@ -25,6 +25,9 @@ class ConditionType(StrEnum):
     PROGRESSING = "Progressing"
     READY = "Ready"
     DEGRADED = "Degraded"
+    # of a HiSparseNodePolicy, beside Accepted
+    IN_FORCE = "InForce"
+    BREAKER_CLOSED = "BreakerClosed"
 
 
 class Reason(StrEnum):
@@ -94,12 +97,24 @@ class Reason(StrEnum):
     NODE_NOT_REPORTED = "NodeNotReported"
     NODE_REPORT_STALE = "NodeReportStale"
     NODE_REPORTS_HIDDEN = "NodeReportsHidden"
+    # InForce
+    IN_FORCE = "InForce"
+    PARTLY_OVERLAPPED = "PartlyOverlapped"
+    OVERLAPPED = "Overlapped"
+    NO_NODES_SELECTED = "NoNodesSelected"
+    NOT_ACCEPTED = "NotAccepted"
+    BEING_DELETED = "BeingDeleted"
+    # BreakerClosed
+    BREAKER_CLOSED = "BreakerClosed"
+    BREAKER_OPEN = "BreakerOpen"
+    POOLS_HIDDEN = "PoolsHidden"
 
 
 MEANING: Final[Mapping[Reason, str]] = MappingProxyType(
     {
         Reason.VALID: "the spec can be used by this operator and the engine version that it names",
-        Reason.INVALID_SPEC: "a field has to be edited; pods of an earlier, valid spec stay as they are",
+        Reason.INVALID_SPEC: "a field has to be edited; pods of an earlier, valid spec stay as they are, and what a "
+        "policy allowed is put back",
         Reason.UNSUPPORTED_MODEL: "the planner cannot size this model; the message names the model.facts entry to set",
         Reason.FITS: "at least one kind of node holds a replica; status.plan has the numbers",
         Reason.HBM_INSUFFICIENT: "GPU memory is too small for weights, workspace and one request of maxTokens",
@@ -153,6 +168,15 @@ MEANING: Final[Mapping[Reason, str]] = MappingProxyType(
         Reason.NODE_NOT_REPORTED: "a node of a pod has no HiSparseNode that can be used; its agent may not run",
         Reason.NODE_REPORT_STALE: "the agent of a node of a pod is silent; what it said last counts no more",
         Reason.NODE_REPORTS_HIDDEN: "the operator may not read HiSparseNode objects",
+        Reason.IN_FORCE: "the policy is in force on every node that it selects",
+        Reason.PARTLY_OVERLAPPED: "the policy is in force, but on some of its nodes an older one is; see the message",
+        Reason.OVERLAPPED: "on every node that the policy selects an older one is in force",
+        Reason.NO_NODES_SELECTED: "no node has the labels of the policy's nodeSelector",
+        Reason.NOT_ACCEPTED: "the policy cannot be used, and nothing is done on the nodes that it holds",
+        Reason.BEING_DELETED: "the policy is being deleted, and what it allowed is put back",
+        Reason.BREAKER_CLOSED: "remedies and taints may begin, within the budget",
+        Reason.BREAKER_OPEN: "too many nodes were critical at once: nothing begins until a person closes the breaker",
+        Reason.POOLS_HIDDEN: "the operator may not read the Leases in the namespace of the node agents",
     }
 )
 

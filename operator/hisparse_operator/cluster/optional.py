@@ -1,4 +1,6 @@
-"""Lists and watches HiSparseNode objects, a kind that need not be there: it may be installed later, or be deleted.
+"""Lists and watches a kind that need not be there, or not for us: it may be installed later, or be deleted.
+
+The kinds of the node agents: what they report, the policies that they follow, the Leases of their pools.
 
 Not through kopf, which never comes back to a kind that does not exist when it starts, and ends the process when one
 goes. Here the kind is asked for again now and then, and nothing that happens to it ends the operator.
@@ -17,7 +19,7 @@ import structlog
 from hisparse.errors import Transient
 from hisparse_operator.cluster.cache import Cache, Change
 from hisparse_operator.cluster.kube import Api, ApiError, NotFoundError
-from hisparse_operator.kinds import NODE_REPORT
+from hisparse_operator.kinds import Kind
 from hisparse_operator.workqueue import backoff
 from hisparse_operator.world import Sight
 
@@ -35,25 +37,30 @@ class Pace:
     between: float = 1.0
 
 
-class ReportWatch:
-    """Keeps the cache's reports as the API server has them; tells of changes, and of a change of sight."""
+class OptionalWatch:
+    """Keeps the cache's objects of a kind as the API server has them; tells of changes, and of a change of sight."""
 
     def __init__(
         self,
         api: Api,
         cache: Cache,
+        kind: Kind,
         on_change: Callable[[Change], None],
         on_sight: Callable[[], None],
+        *,
+        namespace: str | None = None,
         pace: Pace | None = None,
     ) -> None:
         self._api = api
         self._cache = cache
+        self._kind = kind
+        self._namespace = namespace
         self._on_change = on_change
         self._on_sight = on_sight
         self._pace = pace or Pace()
         self._failures = 0
         self.known = asyncio.Event()
-        """Set once we know whether there are reports: a pass before that would take the condition away."""
+        """Set once we know whether we see the kind: a pass before that would take away what is written of it."""
 
     async def run(self) -> None:
         """Never ends by itself."""
@@ -64,12 +71,14 @@ class ReportWatch:
     async def _try(self) -> float:
         """List, then watch until that fails; the seconds to wait before the next try."""
         try:
-            items, version = await self._api.list(NODE_REPORT, None)
-            for change in self._cache.replace(NODE_REPORT, None, items, version):
+            items, version = await self._api.list(self._kind, self._namespace)
+            for change in self._cache.replace(self._kind, self._namespace, items, version):
                 self._on_change(change)
             self._see(Sight.SEEN)
             while True:
-                version = await self._api.watch(NODE_REPORT, version, self._take, self._pace.watch)
+                version = await self._api.watch(
+                    self._kind, version, self._take, self._pace.watch, namespace=self._namespace
+                )
                 self._failures = 0
                 await asyncio.sleep(self._pace.between)
         except NotFoundError:
@@ -85,21 +94,21 @@ class ReportWatch:
 
     def _later(self, error: Exception) -> float:
         """Seconds to wait; what we have stays, and grows old by itself."""
-        log.warning("reports of nodes not read", error=str(error))
+        log.warning("not watched", kind=self._kind.kind, error=str(error))
         self._failures += 1
         return backoff(self._failures, random.random(), longest=self._pace.absent)  # noqa: S311 - spread, no secret
 
     def _take(self, sort: str, item: Mapping[str, Any]) -> None:
         self._failures = 0
         removed = sort == "DELETED"
-        change = self._cache.remove(NODE_REPORT, item) if removed else self._cache.put(NODE_REPORT, item)
+        change = self._cache.remove(self._kind, item) if removed else self._cache.put(self._kind, item)
         if change is not None:
             self._on_change(change)
 
     def _see(self, sight: Sight, error: str | None = None) -> None:
-        if self.known.is_set() and sight is self._cache.report_sight:
+        if self.known.is_set() and sight is self._cache.sight(self._kind):
             return
-        log.info("reports of nodes", sight=sight.name.lower(), **({"error": error} if error else {}))
-        self._cache.report_sight = sight
+        log.info("optional kind", kind=self._kind.kind, sight=sight.name.lower(), **({"error": error} if error else {}))
+        self._cache.see(self._kind, sight)
         self.known.set()
         self._on_sight()

@@ -1,4 +1,4 @@
-"""The watch of HiSparseNode objects: a kind that is missing, comes late, goes, or must not be seen."""
+"""The watch of a kind that need not be there: it is missing, comes late, goes, or must not be seen."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from kubernetes.aio import client
 from hisparse.errors import Transient
 from hisparse_operator.cluster.cache import Cache, Change, Key
 from hisparse_operator.cluster.kube import Api, ApiError, NotFoundError, Taker
-from hisparse_operator.cluster.reports import Pace, ReportWatch
+from hisparse_operator.cluster.optional import OptionalWatch, Pace
 from hisparse_operator.kinds import NODE_REPORT, POD, Kind
 from hisparse_operator.world import Sight
 
@@ -50,8 +50,10 @@ class Script(Api):
             raise answer
         return answer
 
-    async def watch(self, kind: Kind, version: str, take: Taker, limit_s: float) -> str:
-        del kind
+    async def watch(
+        self, kind: Kind, version: str, take: Taker, limit_s: float, *, namespace: str | None = None
+    ) -> str:
+        assert (kind, namespace) == (NODE_REPORT, None)
         self.watched.append(version)
         if not self.watches:
             await asyncio.sleep(limit_s)
@@ -73,10 +75,9 @@ class Told:
     changes: list[Change] = field(default_factory=list)
     sights: list[Sight] = field(default_factory=list)
 
-    def of(self, api: Api) -> ReportWatch:
-        return ReportWatch(
-            api, self.cache, self.changes.append, lambda: self.sights.append(self.cache.report_sight), Pace()
-        )
+    def of(self, api: Api) -> OptionalWatch:
+        seen = lambda: self.sights.append(self.cache.sight(NODE_REPORT))  # noqa: E731 - short
+        return OptionalWatch(api, self.cache, NODE_REPORT, self.changes.append, seen, pace=Pace())
 
 
 def play(on_jumping_time: Runner, api: Script, seconds: float) -> Told:
@@ -109,7 +110,7 @@ def test_a_kind_that_goes_takes_its_reports_along_and_may_come_back(on_jumping_t
     async def run() -> None:
         task = asyncio.ensure_future(told.of(api).run())
         await asyncio.sleep(1)
-        assert told.cache.report_sight is Sight.ABSENT
+        assert told.cache.sight(NODE_REPORT) is Sight.ABSENT
         assert told.cache.node_reports() == ()
         await asyncio.sleep(100)
         task.cancel()
@@ -185,7 +186,7 @@ def test_the_cache_keeps_what_matters_of_a_report() -> None:
     cache.put(NODE_REPORT, report("n0", 1, "Critical"))
     cache.put(NODE_REPORT, report("n1", 2, "Ok"))
     assert cache.node_reports() == (), "nobody has said that we see them"
-    cache.report_sight = Sight.SEEN
+    cache.see(NODE_REPORT, Sight.SEEN)
     bad, good = cache.node_reports()
     assert bad["status"]["findings"][0]["state"] == "Critical"
     assert good["status"] == {"observedAt": "2026-11-29T12:00:00Z", "findings": []}
