@@ -145,7 +145,7 @@ class Cluster:
             pods=tuple(sorted(engines, key=lambda one: one.subject)) if self._pods.synced else missing,
             rdma=any(one.rdma for one in pods),
             exporters=tuple(one.exporter for one in pods if one.exporter is not None),
-            policies=self._policies.objects if self._policies.synced else None,
+            policies=self._policies.objects if self._policies.known else None,
         )
 
 

@@ -15,6 +15,7 @@ import aiohttp
 import structlog
 
 from hisparse.errors import Transient
+from hisparse.nodes.report import STALE_SECONDS
 from hisparse_agent.credentials import Credentials
 
 log: Final = structlog.get_logger(__name__)
@@ -29,6 +30,8 @@ _LIMIT_S: Final = 10.0
 _WATCH_S: Final = 120
 _LONGEST_LINE: Final = 16 * 1024**2
 _BACK_OFF_S: Final = (1.0, 60.0)
+_LONGEST_WAIT_S: Final = 300.0
+"""However long an answer asks us to wait: a wrong header must not silence an agent for days."""
 _OK: Final = range(200, 300)
 NOT_FOUND, CONFLICT, _GONE, _TOO_MANY, _SERVER_ERROR = 404, 409, 410, 429, 500
 
@@ -66,7 +69,7 @@ def failure(status: int, body: bytes, retry_after: str | None = None) -> Excepti
     if status == CONFLICT:
         return Conflict(f"{status} {reason}: {message}", retry_seconds=0)
     if status in (_GONE, _TOO_MANY) or status >= _SERVER_ERROR:
-        wait = float(retry_after) if retry_after and retry_after.isdigit() else 0.0
+        wait = min(_LONGEST_WAIT_S, float(retry_after)) if retry_after and retry_after.isdecimal() else 0.0
         return Transient(f"{status} {reason}: {message}", retry_seconds=wait)
     return Refused(status, reason, message)
 
@@ -214,6 +217,11 @@ class Mirror(Generic[T]):
         """When the API server answered last, by the monotonic clock."""
 
     @property
+    def known(self) -> bool:
+        """Whether what is here may still be true: the list has been had, and is not older than an outage may be."""
+        return self.synced and self.heard is not None and time.monotonic() - self.heard < STALE_SECONDS
+
+    @property
     def objects(self) -> tuple[T, ...]:
         """What is there now."""
         return tuple(self._objects.values())
@@ -228,6 +236,7 @@ class Mirror(Generic[T]):
                 async for event in self._api.watch(self._path, self._query, self._version):
                     self._take(event)
                     failures = 0
+                self.heard = time.monotonic()  # the server ends a watch in its own time, and had nothing to tell
             except (Transient, Refused) as error:
                 self._version = ""  # after an error the list says best what is true
                 self.refused = str(error) if isinstance(error, Refused) else ""
@@ -237,9 +246,17 @@ class Mirror(Generic[T]):
                 await asyncio.sleep(max(getattr(error, "retry_seconds", 0.0), back_off(failures)))
                 failures += 1
 
+    def _kept(self, item: Mapping[str, Any]) -> T | None:
+        """What is worth keeping of an object. One that nobody foresaw costs itself, and not the others."""
+        try:
+            return self._keep(item)
+        except Exception:
+            log.exception("object not understood", path=self._path, object=_key(item))
+            return None
+
     async def _list(self) -> None:
         answer = await self._api.send("GET", self._path, query={**self._query, "resourceVersion": "0"})
-        found = {_key(item): kept for item in answer.get("items") or () if (kept := self._keep(item)) is not None}
+        found = {_key(item): kept for item in answer.get("items") or () if (kept := self._kept(item)) is not None}
         self._objects = found
         self._version = answer["metadata"]["resourceVersion"]
         self.synced, self.refused, self.heard = True, "", time.monotonic()
@@ -253,7 +270,7 @@ class Mirror(Generic[T]):
         self._version = item["metadata"]["resourceVersion"]
         if event["type"] == "BOOKMARK":
             return
-        kept = None if event["type"] == "DELETED" else self._keep(item)
+        kept = None if event["type"] == "DELETED" else self._kept(item)
         if kept is None:
             self._objects.pop(_key(item), None)
         else:

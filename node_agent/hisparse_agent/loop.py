@@ -156,6 +156,7 @@ class Agent:
             unread=_unread(reading),
             muted=_muted(self._mutes),
             refused=self._refused(policy, reading.at),
+            stuck=report.stuck(records, reading.at),
         )
         self._publish(about, self._taint, notices)
         done = await self._remedy(reading, findings, standing, view, records)

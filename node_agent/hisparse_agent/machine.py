@@ -163,7 +163,7 @@ class Machine:
             host=self._host,
             rdma=self._rdma,
             pods=files.pods,
-            xids=files.xids,
+            xids=_xids(files.xids, nvml, fresh=gpu),
             exporter=exporter,
             labels=node.labels if node else {},
             annotations=node.annotations if node else {},
@@ -226,6 +226,16 @@ class Machine:
         if self._places.kubelet is None:
             return Missing(Absence.UNSUPPORTED, "the kubelet's folder is not mounted")
         return read_files(self._places.kubelet, self._places.root / "proc", pod.uid)
+
+
+def _xids(log: tuple[Xid, ...] | Missing, nvml: Nvml | Missing, *, fresh: bool) -> tuple[Xid, ...] | Missing:
+    """The lines of the kernel log, or where that is not for us what NVML told. Each comes once."""
+    if not fresh:
+        return ()
+    if not isinstance(log, Missing) or log.absence is Absence.UNKNOWN:
+        return log
+    told = nvml if isinstance(nvml, Missing) else nvml.xids
+    return log if isinstance(told, Missing) and told.absence is Absence.UNSUPPORTED else told
 
 
 async def _ready(value: T) -> T:

@@ -7,6 +7,7 @@ it, and whether a connector asks for RDMA.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,6 +25,7 @@ COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 ENGINE_COMPONENT: Final = "engine"
 _RDMA_CONNECTORS: Final = ("Nixl", "Mooncake")
 """Begin the names of vLLM's connectors that register memory with a NIC."""
+_FIGURE: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})?", re.ASCII)
 _SHM: Final = "/dev/shm"
 _EXPORTER_LABELS: Final = (
     ("app", "nvidia-dcgm-exporter"),  # the GPU operator's
@@ -88,23 +90,30 @@ def _pool(words: Sequence[str], connectors: Sequence[Mapping[str, Any]], shm: in
     """
     try:
         ranks, replicas = (
-            int(_flag(words, "--tensor-parallel-size") or 1),
-            int(_flag(words, "--data-parallel-size") or 1),
+            int(_figure(_flag(words, "--tensor-parallel-size") or 1)),
+            int(_figure(_flag(words, "--data-parallel-size") or 1)),
         )
         settings = [one.get("kv_connector_extra_config") or {} for one in connectors]
-        pool = sum(int(Fraction(str(one.get("host_pool_gib", 0))) * GIB) for one in settings) * replicas
-        offloaded = sum(int(one.get("cpu_bytes_to_use", 0)) for one in settings) * replicas
-    except (ValueError, TypeError, AttributeError):
+        pool = sum(int(_figure(one.get("host_pool_gib", 0)) * GIB) for one in settings) * replicas
+        offloaded = sum(int(_figure(one.get("cpu_bytes_to_use", 0))) for one in settings) * replicas
+    except (ValueError, AttributeError):
         return Missing(Absence.UNKNOWN, "the engine's --kv-transfer-config or parallel sizes cannot be read")
     copies = 1 if shm is None or shm >= pool + offloaded else ranks
     return pool * copies + offloaded
+
+
+def _figure(value: object) -> Fraction:
+    """A figure of somebody's own command line: "1e999999999" would take hours. Raises ValueError."""
+    if _FIGURE.fullmatch(str(value)) is None:
+        raise ValueError(value)
+    return Fraction(str(value))
 
 
 def _connectors(text: str) -> Iterator[Mapping[str, Any]]:
     """The connectors of a --kv-transfer-config, those inside a MultiConnector too."""
     try:
         found = json.loads(text) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return
     waiting = [found]
     while waiting:

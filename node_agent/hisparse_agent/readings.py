@@ -195,13 +195,28 @@ def _sum(links: tuple[NvLink, ...] | Missing, pick: Callable[[NvLink], Number]) 
 
 
 @dataclass(frozen=True)
+class Xid:
+    """One Xid (or SXid) of the kernel log or of NVML's events. at is seconds since boot; pci may be empty.
+
+    fatal is the severity that the text itself has (Xids 144-150, SXids), None where it has none.
+    """
+
+    number: int
+    at: float
+    pci: str
+    text: str
+    fatal: bool | None = None
+
+
+@dataclass(frozen=True)
 class Nvml:
-    """One answer of the NVML child. seconds is how long it took."""
+    """One answer of the NVML child. seconds is how long it took, xids what the driver told since the one before."""
 
     driver: str
     cuda: str
     gpus: tuple[GpuReading, ...]
     seconds: float = 0.0
+    xids: tuple[Xid, ...] | Missing = UNREAD
 
 
 # --- the host --------------------------------------------------------------------------------------------------------
@@ -339,20 +354,6 @@ class EnginePod:
     def subject(self) -> str:
         """What a finding about it names."""
         return f"pod-{self.namespace}/{self.name}"
-
-
-@dataclass(frozen=True)
-class Xid:
-    """One Xid (or SXid) of the kernel log. at is seconds since boot, as the log has it; pci may be empty.
-
-    fatal is the severity that the text itself has (Xids 144-150, SXids), None where it has none.
-    """
-
-    number: int
-    at: float
-    pci: str
-    text: str
-    fatal: bool | None = None
 
 
 @dataclass(frozen=True)

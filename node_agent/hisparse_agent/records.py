@@ -17,6 +17,8 @@ from hisparse.nodes.catalogue import Verb
 WANTED_FILE: Final = "wanted.json"
 RECORDS_FILE: Final = "records.json"
 FORMAT: Final = 1
+ACTUATOR_SILENT: Final = timedelta(minutes=3)
+"""The actuator writes its records at least once a minute; older than this, it does not run."""
 ALL_CPUS: Final = "cpu"
 """What the target of a cpufreq change begins with, before the slash: every CPU of the node."""
 

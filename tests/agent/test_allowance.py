@@ -7,8 +7,8 @@ from remedy_shapes import BY_ID, CAP, GOVERNOR, NOW, SWAPPINESS, UUIDS, finding,
 
 from hisparse.nodes.catalogue import Verb
 from hisparse.nodes.findings import State
-from hisparse_agent.records import Change, Phase, Record, Records, Wanted
-from hisparse_agent.remedies.allowance import ACTUATOR_SILENT, Gate, Situation, SlotState, Taken, decide, history_of
+from hisparse_agent.records import ACTUATOR_SILENT, Change, Phase, Record, Records, Wanted
+from hisparse_agent.remedies.allowance import Gate, Situation, SlotState, Taken, decide, history_of
 from hisparse_agent.remedies.ours import (
     MUTE,
     Mute,

@@ -16,8 +16,10 @@ import fake_pynvml
 import pytest
 
 from hisparse.nodes.catalogue import Pace
+from hisparse.nodes.findings import State
 from hisparse_agent import machine as composed
 from hisparse_agent.cluster import NodeObject, View
+from hisparse_agent.judge import once
 from hisparse_agent.judge.judge import judge
 from hisparse_agent.judge.ledger import Ledger
 from hisparse_agent.machine import RELEASE_ANNOTATION, Machine, Paces, Places
@@ -99,6 +101,17 @@ async def test_files_of_pods_are_looked_for_with_the_gpus(node: Node, monkeypatc
     pods = (await node.machine.read()).pods
     assert isinstance(pods, tuple)
     assert pods[0].files == Missing(Absence.UNKNOWN, "its /dev/shm was not looked at yet")
+
+
+async def test_xids_are_those_of_nvml_where_the_kernel_log_is_not_for_us(node: Node) -> None:
+    fake_pynvml.write(node.folder, node.scenario | {"xids": [[1, 79]]})
+    first = await node.machine.read()
+    assert not isinstance(first.xids, Missing)
+    assert [xid.number for xid in first.xids] == [79]
+    found = [one for one in once(first) if one.check == "xid" and one.state is State.CRITICAL]
+    assert [one.subject for one in found] == ["gpu-1"]
+    node.now += PACES.host
+    assert (await node.machine.read()).xids == (), "each is told once, at its pace"
 
 
 @pytest.fixture

@@ -319,6 +319,54 @@ async def test_a_probe_that_failed_is_tried_again(machine: Machine) -> None:
     assert await throttle_times(machine, NEW) == [1, 2, 3]
 
 
+# --- what the driver tells by itself -----------------------------------------------------------------------------------
+
+
+def numbers(nvml: Nvml) -> list[tuple[str, int]]:
+    assert not isinstance(nvml.xids, Missing)
+    return [(xid.pci, xid.number) for xid in nvml.xids]
+
+
+async def test_an_xid_is_told_once_and_with_its_card(machine: Machine) -> None:
+    first = await machine.nvml()
+    assert numbers(first) == []
+    one, other = (gpu.pci for gpu in first.gpus)
+    machine.becomes(xids=[[1, 79], [0, 31]])
+    assert numbers(await machine.nvml()) == [(other, 79), (one, 31)]
+    assert numbers(await machine.nvml()) == []
+    machine.becomes(xids=[[1, 79], [0, 31], [0, 48]])
+    assert numbers(await machine.nvml()) == [(one, 48)]
+
+
+async def test_of_very_many_xids_the_rest_comes_later(machine: Machine) -> None:
+    machine.becomes(xids=[[0, number] for number in range(100)])
+    found = [*numbers(await machine.nvml()), *numbers(await machine.nvml())]
+    assert [number for _, number in found] == list(range(100))
+
+
+@pytest.mark.parametrize(("code", "absence"), [(NOT_SUPPORTED, Absence.UNSUPPORTED), (UNKNOWN_ERROR, Absence.UNKNOWN)])
+async def test_a_card_that_tells_nothing_makes_no_card_look_well(machine: Machine, code: int, absence: Absence) -> None:
+    machine.gpu(1)["events"] = code
+    machine.becomes(xids=[[0, 79]])
+    found = (await machine.nvml()).xids
+    assert isinstance(found, Missing)
+    assert found.absence is absence
+    machine.gpu(1)["events"] = 0
+    machine.becomes()
+    again = (await machine.nvml()).xids
+    # what is not there is not asked for again; what could not be had for a moment is
+    assert isinstance(again, Missing) is (absence is Absence.UNSUPPORTED)
+
+
+async def test_nvml_that_is_started_again_tells_again(machine: Machine) -> None:
+    await machine.nvml()
+    machine.becomes(at={"nvmlEventSetWait_v2": UNKNOWN_ERROR})
+    found = (await machine.nvml()).xids
+    assert isinstance(found, Missing)
+    machine.becomes(at={}, xids=[[0, 79]])
+    assert [number for _, number in numbers(await machine.nvml())] == [79]
+
+
 # --- what goes wrong, and that it is over afterwards -----------------------------------------------------------------
 
 

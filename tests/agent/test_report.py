@@ -14,7 +14,7 @@ from hisparse.nodes.report import HiSparseNodeStatus
 from hisparse_agent.publish import report
 from hisparse_agent.publish.report import MOST_ACTIONS, MOST_FINDINGS, Report
 from hisparse_agent.readings import Absence, Missing
-from hisparse_agent.records import Change, Phase, Record, Wanted
+from hisparse_agent.records import ACTUATOR_SILENT, Change, Phase, Record, Records, Wanted
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
 
@@ -171,3 +171,31 @@ def test_a_wish_without_a_record_is_wanted() -> None:
 def test_no_more_actions_than_the_schema_takes() -> None:
     records = tuple(record(Phase.IN_FORCE, target=f"GPU-{number}") for number in range(MOST_ACTIONS + 9))
     assert len(report.action_statuses(records, (), {}, NOW)) == MOST_ACTIONS
+
+
+@pytest.mark.parametrize(
+    ("records", "since", "words"),
+    [
+        pytest.param((record(Phase.IN_FORCE),), timedelta(seconds=60), "", id="in force and looked after"),
+        pytest.param((record(Phase.IN_FORCE),), ACTUATOR_SILENT, "put back by hand GPU-0 to 700000", id="silent"),
+        pytest.param((record(Phase.REVERTED, ended=NOW),), timedelta(days=1), "", id="silent with nothing in force"),
+        pytest.param(
+            (replace(record(Phase.REVERT_FAILED), message="the host kept our value"),),
+            timedelta(),
+            "GPU-0 is still 630000: put it back to 700000 by hand (the host kept our value)",
+            id="it cannot be put back",
+        ),
+    ],
+)
+def test_what_nobody_puts_back_is_told_to_people(records: tuple[Record, ...], since: timedelta, words: str) -> None:
+    stuck = report.stuck(Records(NOW - since, records), NOW)
+    assert words in stuck
+    assert bool(words) is bool(stuck)
+    document = report.document(Report((), stuck=stuck), before={}, version="1", now=NOW)
+    told = {one["type"]: one["message"] for one in document["conditions"]}
+    assert told.get("PutBack", "") == stuck
+    assert Report((), stuck=stuck).urgent != Report((), stuck=stuck + "!").urgent
+
+
+def test_without_records_there_is_nothing_to_put_back() -> None:
+    assert report.stuck(None, NOW) == ""

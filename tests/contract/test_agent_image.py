@@ -17,9 +17,14 @@ SETTINGS = agent_image.settings_of(TEXT)
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 
 
-def containers(name: str) -> dict[str, dict[str, Any]]:
+def pod_of(name: str) -> dict[str, Any]:
     documents = yaml.safe_load_all((ROOT / "node_agent" / "deploy" / name).read_text())
-    pod = next(one for one in documents if one["kind"] == "DaemonSet")["spec"]["template"]["spec"]
+    found: dict[str, Any] = next(one for one in documents if one["kind"] == "DaemonSet")["spec"]["template"]["spec"]
+    return found
+
+
+def containers(name: str) -> dict[str, dict[str, Any]]:
+    pod = pod_of(name)
     return {one["name"]: {**pod["securityContext"], **one, **one["securityContext"]} for one in pod["containers"]}
 
 
@@ -28,6 +33,13 @@ def test_the_agent_runs_as_the_account_of_its_image(name: str) -> None:
     agent = containers(name)["agent"]
     assert SETTINGS["User"] == f"{agent['runAsUser']}:{agent['runAsGroup']}"
     assert re.findall(r"^EXPOSE (\d+)$", TEXT, re.MULTILINE) == [str(agent["ports"][0]["containerPort"])]
+
+
+@pytest.mark.parametrize(("name", "own"), [("agent.yaml", set()), ("actuator.yaml", {"/var/lib/hisparse/node"})])
+def test_of_the_host_a_pod_has_proc_and_sys_and_its_own_folder(name: str, own: set[str]) -> None:
+    # not the kubelet's: secrets of every pod lie there
+    paths = {one["hostPath"]["path"] for one in pod_of(name)["volumes"] if "hostPath" in one}
+    assert paths == {"/proc", "/sys"} | own
 
 
 def test_the_folder_that_both_share_is_the_agents_groups() -> None:

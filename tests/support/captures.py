@@ -123,7 +123,7 @@ def nvml_of(scenario: Mapping[str, Any]) -> Nvml:
     """What an agent must make of these answers."""
     cuda = scenario["cuda"]
     gpus = tuple(_gpu_of(index, gpu) for index, gpu in enumerate(scenario["gpus"]))
-    return Nvml(driver=scenario["driver"], cuda=f"{cuda // 1000}.{cuda % 1000 // 10}", gpus=gpus)
+    return Nvml(driver=scenario["driver"], cuda=f"{cuda // 1000}.{cuda % 1000 // 10}", gpus=gpus, xids=())
 
 
 def _node_of_eight(raw: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ NOT_SUPPORTED), and besides:
   "init": code         nvmlInit fails
   "all": code          every call and field of a GPU answers this
   "missing": [names]   functions that the library does not have
+  "xids": [[gpu, number]]  events, each told once: a test appends
   "at": {name: what}   a call of this name: "hang" until the scenario says otherwise, "stuck" the same and deaf to
                        SIGTERM until then as in an ioctl, "die", "print" on standard output, or a return code
 """
@@ -87,6 +88,7 @@ class Library:
         self._module = module
         self._seen: object = None
         self._scenario: dict[str, Any] = {}
+        self._told = 0
 
     def opened(self, name: str) -> "Library":
         if self._now().get("library") is False:
@@ -145,6 +147,24 @@ class Library:
         return int(self._now().get("init", 0))
 
     def _nvmlShutdown(self) -> int:  # noqa: N802
+        return 0
+
+    def _nvmlEventSetCreate(self, out: Any) -> int:  # noqa: N802
+        ctypes.pointer(out._obj)[0] = ctypes.cast(1, self._module.c_nvmlEventSet_t)
+        return 0
+
+    def _nvmlDeviceRegisterEvents(self, handle: Any, kinds: Any, _events: Any) -> int:  # noqa: N802
+        assert kinds.value == self._module.nvmlEventTypeXidCriticalError
+        return int(self._gpu(handle).get("events", 0))
+
+    def _nvmlEventSetWait_v2(self, _events: Any, out: Any, _limit: Any) -> int:  # noqa: N802
+        waiting = self._now().get("xids", [])[self._told :]
+        if not waiting:
+            return int(self._module.NVML_ERROR_TIMEOUT)
+        gpu, number = waiting[0]
+        self._told += 1
+        out._obj.device = ctypes.cast(gpu + 1, self._module.c_nvmlDevice_t)
+        out._obj.eventType, out._obj.eventData = self._module.nvmlEventTypeXidCriticalError, number
         return 0
 
     def _nvmlErrorString(self, code: int) -> bytes:  # noqa: N802

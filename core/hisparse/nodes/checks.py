@@ -83,7 +83,8 @@ _INVENTORY: Final = (
     Check(
         id="xid",
         subject=Subject.GPU,
-        signal="Xid lines of the kernel log, by number and by their words Fatal and Nonfatal",
+        signal="Xids by number and by their words Fatal and Nonfatal: lines of the kernel log, or where the agent may "
+        "not read that what NVML told since the agent's start",
         warn_when="63, 94 or a line of an NVLink error (144 to 150) or of a switch that is not Fatal, not older than "
         "an hour",
         critical_when="46, 48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 142, 143, 151, 155, 156, 158, a GPU "

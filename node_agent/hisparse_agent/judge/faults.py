@@ -202,7 +202,7 @@ def _worst_xid(view: View, subject: str, xids: list[Xid]) -> Verdict:
     recent = [xid for xid in xids if xid_state(xid) is State.WARN and _is_new(view, xid)]
     if recent:
         return Verdict(subject, State.WARN, _xid_words(recent), str(recent[-1].number))
-    return fine(subject, "the kernel log has no Xid that speaks of a fault of the node")
+    return fine(subject, "no Xid that speaks of a fault of the node was seen")
 
 
 def _is_new(view: View, xid: Xid) -> bool:
@@ -218,7 +218,7 @@ def _xid_words(xids: list[Xid]) -> str:
     last = xids[-1]
     more = f" and {len(xids) - 1} more" if len(xids) > 1 else ""
     where = f" on {last.pci}" if last.pci else ""
-    return f"the kernel log has Xid {last.number}{where}{more}: {last.text[:120].strip()}"
+    return f"Xid {last.number}{where}{more}: {last.text[:120].strip()}"
 
 
 # --- the driver ------------------------------------------------------------------------------------------------------

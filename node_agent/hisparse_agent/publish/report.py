@@ -25,7 +25,7 @@ from hisparse.nodes.report import (
 from hisparse.units import GIB, format_duration, format_quantity
 from hisparse_agent.judge.ledger import ACTIVE_STATES
 from hisparse_agent.readings import Missing, NodeReading, Number, NvLink, Nvml, Text
-from hisparse_agent.records import Phase, Record, Wanted
+from hisparse_agent.records import ACTUATOR_SILENT, Phase, Record, Records, Wanted
 
 MOST_FINDINGS: Final = 512
 MOST_ACTIONS: Final = 64
@@ -47,7 +47,7 @@ class Report:
     """What is to be told of the node now.
 
     unread names sources that could not be read, muted says what and why. refused says why the policy that the node is
-    under cannot be used; policy is None then.
+    under cannot be used; policy is None then. stuck says what stays changed on the node though it should not.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -57,6 +57,7 @@ class Report:
     unread: tuple[str, ...] = ()
     muted: tuple[str, ...] = ()
     refused: str = ""
+    stuck: str = ""
 
     @cached_property
     def faults(self) -> frozenset[tuple[str, str, State]]:
@@ -71,6 +72,7 @@ class Report:
             tuple(sorted((one.id, one.target, one.phase) for one in self.actions)),
             self.policy,
             self.refused,
+            self.stuck,
         )
 
     @cached_property
@@ -156,6 +158,21 @@ def action_statuses(
     return (*(_action(one, subjects) for one in shown), *waiting)[:MOST_ACTIONS]
 
 
+def stuck(records: Records | None, now: datetime) -> str:
+    """What a person has to put back, and why nobody else will; empty where that is not so."""
+    holding = [one for one in (records.records if records else ()) if one.phase.holds]
+    if records is None or not holding:
+        return ""
+    if abs(now - records.written) >= ACTUATOR_SILENT:
+        values = ", ".join(f"{one.target} to {one.old}" for one in holding)
+        since = stamp(records.written)
+        return f"the actuator has been silent since {since}: start it again, or put back by hand {values}"
+    failed = (one for one in holding if one.phase is Phase.REVERT_FAILED)
+    return "; ".join(
+        f"{one.target} is still {one.new}: put it back to {one.old} by hand ({one.message})" for one in failed
+    )
+
+
 def stamp(moment: datetime) -> str:
     """metav1.Time: UTC, whole seconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -222,6 +239,8 @@ def _conditions(
         found.append(condition("Muted", "True", "Muted", "; ".join(report.muted)))
     if report.refused:
         found.append(condition("PolicyAccepted", "False", "InvalidSpec", report.refused))
+    if report.stuck:
+        found.append(condition("PutBack", "False", "ByHand", report.stuck))
     return found
 
 

@@ -37,6 +37,7 @@ from hisparse_agent.readings import (
     Nvml,
     Pcie,
     Power,
+    Xid,
 )
 
 try:
@@ -51,6 +52,9 @@ NO_LINKS: Final = Missing(Absence.UNSUPPORTED, "NVML refuses every link: there i
 NO_LIBRARY: Final = "no NVIDIA driver: libnvidia-ml.so.1 is not there"
 NO_BINDINGS: Final = "nvidia-ml-py is not installed"
 MISMATCH: Final = "driver/library version mismatch: NVML is not of the version of the loaded driver"
+EVENT_WORDS: Final = "an event of NVML, which has no words"
+MOST_XIDS: Final = 64
+"""In one answer; the others are in the next."""
 NVLINK_PEERS: Final = 2
 """NVML_P2P_CAPS_INDEX_NVLINK."""
 PORT_FIELDS: Final = (Field.LINK_STATE, Field.LINK_SPEED)
@@ -74,6 +78,7 @@ class Session:
         self._kept: dict[int, dict[tuple[int, int], Answer]] = {}
         self._lasting: dict[tuple[int, object], Any] = {}
         self._paths: dict[tuple[int, int], int | Missing] = {}
+        self._events: object = None
 
     def read(self, *, slow: bool) -> Nvml:
         """Everything of every GPU. Raises NVMLError when NVML does not start or cannot tell what GPUs there are."""
@@ -93,7 +98,7 @@ class Session:
         gpus = [self._gpu(index, handle) for index, handle in enumerate(handles)]
         peers = self._peers(gpus, handles)
         gpus = [gpu if gpu.lost else replace(gpu, peers=peers[gpu.index]) for gpu in gpus]
-        return Nvml(driver, nf.cuda_version(cuda), tuple(gpus))
+        return Nvml(driver, nf.cuda_version(cuda), tuple(gpus), xids=self._xids(handles))
 
     def _start(self) -> None:
         if self._started and self._stale:
@@ -106,6 +111,7 @@ class Session:
             self._started, self._stale = True, False
             for remembered in (self._throttle, self._kept, self._lasting, self._paths):
                 remembered.clear()
+            self._events = None
 
     def _asked(self, call: Callable[[], T]) -> T | Missing:
         """What a call returns, or why it returned nothing."""
@@ -126,6 +132,52 @@ class Session:
             return self._asked(lambda: pynvml.nvmlDeviceGetHandleByIndex(index))
         except _LostError:
             return None
+
+    # --- what the driver tells by itself ---
+
+    def _xids(self, handles: Sequence[object]) -> tuple[Xid, ...] | Missing:
+        """Xids since the last request. They need no privilege, as the kernel log does, and have no words."""
+        if self._events is None:
+            listening = self._listening(handles)
+            if isinstance(listening, Missing) and listening.absence is Absence.UNKNOWN:
+                return listening
+            self._events = listening
+        if isinstance(self._events, Missing):
+            return self._events
+        seen: list[Xid] = []
+        while len(seen) < MOST_XIDS:
+            try:
+                event = pynvml.nvmlEventSetWait_v2(self._events, 0)
+            except pynvml.NVMLError as error:
+                if error.value in (Code.TIMEOUT, Code.GPU_IS_LOST):
+                    break
+                self._note(error.value)
+                return nf.refusal(error.value, str(error))
+            seen.append(Xid(int(event.eventData), time.monotonic(), self._bus(event.device), EVENT_WORDS))
+        return tuple(seen)
+
+    def _listening(self, handles: Sequence[object]) -> object:
+        """A set of events of all GPUs, or why there is none: of a part of them the rest would look well."""
+        unread = next((handle for handle in handles if isinstance(handle, Missing)), None)
+        if unread is not None:
+            return unread
+        try:
+            events = pynvml.nvmlEventSetCreate()
+            for handle in handles:
+                if handle is not None:
+                    pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
+        except pynvml.NVMLError as error:
+            if error.value != Code.GPU_IS_LOST:
+                self._note(error.value)
+            return nf.refusal(error.value, str(error))
+        return events
+
+    def _bus(self, handle: object) -> str:
+        try:
+            pci = self._asked(lambda: pynvml.nvmlDeviceGetPciInfo(handle))
+        except _LostError:
+            return ""
+        return "" if isinstance(pci, Missing) else nf.pci_address(pci.busId)
 
     # --- one GPU ---
 

@@ -12,16 +12,13 @@ from enum import StrEnum
 from typing import Final
 
 from hisparse.nodes.policy import Budget, HiSparseNodePolicySpec
-from hisparse_agent.records import Records, Wanted
+from hisparse_agent.records import ACTUATOR_SILENT, Records, Wanted
 from hisparse_agent.remedies.ours import Mute, mute_of
 
 DEFAULT_PER_HOUR: Final = 1
 DEFAULT_PER_DAY: Final = 3
 _HOUR: Final = timedelta(hours=1)
 _DAY: Final = timedelta(days=1)
-
-ACTUATOR_SILENT: Final = timedelta(minutes=3)
-"""The actuator writes its records at least once a minute; older than this, it does not run."""
 
 
 class Gate(StrEnum):
