@@ -1,6 +1,6 @@
 """What the node agent says of a machine with real GPUs, and what it sees while an engine would pin its pool.
 
-`python tests/bench/check_gpu.py FOLDER` needs a driver and PyTorch with CUDA and takes under a minute. It writes the
+`python tests/bench/check_gpu.py FOLDER` needs a driver and PyTorch with CUDA and takes about a minute. It writes the
 document of `hisparse check`, the readings themselves (for --replay) and, poll by poll, the checks that pinning moves,
 while 32 GiB of host memory are page-locked and let go again. Reads only: no setting of a card or the host is touched.
 """
@@ -20,13 +20,13 @@ from hisparse_agent.cluster import View
 from hisparse_agent.judge.judge import judge
 from hisparse_agent.judge.ledger import Ledger
 from hisparse_agent.machine import Machine, Paces
+from hisparse_agent.readers.wire import to_json
 from hisparse_agent.readings import NodeReading
-from hisparse_agent.replay import text_of
 from hisparse_toolkit.cli import main as hisparse
 
 PINNED_GIB: Final = 32
-WATCHED: Final = ("pin.window", "host.mem.pinned", "host.mem.available", "nvml.latency")
-POLLS: Final = 24
+WATCHED: Final = ("xid", "pin.window", "host.mem.pinned", "host.mem.available", "nvml.latency")
+POLLS: Final = 46
 
 
 def main() -> None:
@@ -36,7 +36,8 @@ def main() -> None:
     code = hisparse(["check", "--all"])
     print(f"exit code {code}")
     readings, polls = asyncio.run(_watch())
-    (folder / "readings.jsonl").write_bytes(b"\n".join(text_of(one) for one in readings) + b"\n")
+    lines = [json.dumps(to_json(one), separators=(",", ":")) for one in readings]
+    (folder / "readings.jsonl").write_text("\n".join(lines) + "\n")
     (folder / "pinning.json").write_text(json.dumps(polls, indent=1) + "\n")
     for poll in polls:
         print(json.dumps(poll))
