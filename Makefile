@@ -55,8 +55,9 @@ verify: generate  ## generated files are what the code generates, and valid
 	git diff --exit-code -- crds docs
 	$(BIN)/pytest -q tests/contract -m "not cluster"
 
-bench: setup  ## timings of the planner, in one run
+bench: control-plane  ## timings of the planner, in one run, and what the node agent costs (10 minutes)
 	$(BIN)/python tests/bench/bench_plan.py
+	$(BIN)/python tests/bench/bench_agent.py
 
 clean:       ## what was built in this folder (not the cache)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
