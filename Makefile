@@ -29,7 +29,10 @@ demo: control-plane  ## the main job, start to finish, on a local control plane 
 	@$(BIN)/hisparse demo $(CLUSTER)
 
 test: control-plane  ## every test that needs no root: pure, property and against a real API server
-	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not e2e and not engine"
+	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not e2e and not engine and not chaos"
+
+test-chaos: control-plane  ## long stories of many nodes and outages against a real API server (5 minutes)
+	$(BIN)/pytest -q -m chaos
 
 test-e2e: setup  ## a real kubelet and a real vLLM (root, Debian; about 25 minutes the first time)
 	@$(BIN)/python -m hisparse_testenv tools --group control-plane --group real-node
@@ -62,4 +65,4 @@ bench: control-plane  ## timings of the planner, in one run, and what the node a
 clean:       ## what was built in this folder (not the cache)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
 
-.PHONY: help setup control-plane demo test test-engine test-e2e lint generate verify bench clean
+.PHONY: help setup control-plane demo test test-chaos test-engine test-e2e lint generate verify bench clean

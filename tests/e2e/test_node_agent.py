@@ -408,7 +408,8 @@ def test_the_actuator_changes_this_machine_and_puts_it_back(actuated: Site) -> N
 
 def _has_token(process: psutil.Process) -> bool:
     # not through /var/run: that link would lead out of the container
-    return Path(f"/proc/{process.pid}/root/run/secrets/kubernetes.io/serviceaccount/token").exists()
+    root = Path(f"/proc/{process.pid}", "root")
+    return (root / "run/secrets/kubernetes.io/serviceaccount/token").exists()
 
 
 def _put_back(why: str) -> None:

@@ -146,7 +146,9 @@ def _rate(budget: Budget | None, history: Sequence[Taken], now: datetime) -> Ref
         times = sorted(taken.at for taken in history if now - taken.at < span)
         if len(times) >= limit:
             again = (times[-limit] + span).isoformat(timespec="seconds")
-            return Refusal(Gate.RATE, f"{len(times)} of {limit} actions in a {word} are used; the next is from {again}")
+            return Refusal(
+                Gate.RATE, f"{len(times)} of {limit} actions of one {word} are used; the next is from {again}"
+            )
     return None
 
 
