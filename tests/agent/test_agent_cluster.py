@@ -569,6 +569,7 @@ def test_an_agent_that_starts_again_repeats_and_drops_nothing(fleet: Fleet) -> N
     assert sorted(fleet.events(node)) == events
 
 
+@pytest.mark.chaos
 @pytestmark_cluster
 def test_an_outage_is_survived_and_the_last_findings_are_told_after_it(fleet: Fleet) -> None:
     node = fleet.node()
@@ -605,7 +606,7 @@ def test_an_api_server_that_is_away_at_the_start_is_waited_for(fleet: Fleet) -> 
 @pytestmark_cluster
 def test_a_report_that_somebody_deletes_is_made_again(fleet: Fleet) -> None:
     node = fleet.node()
-    running = fleet.start(node, well(3), "--heartbeat", "500ms")
+    running = fleet.start(node, well(3), "--heartbeat", "500ms", "--quiet-writes", "2s")
     first = until(lambda: fleet.api.get(f"{API}/hisparsenodes/{node}"), "it is there")
     until(lambda: fleet.report(node), "and written")
     fleet.api.request("DELETE", f"{API}/hisparsenodes/{node}")

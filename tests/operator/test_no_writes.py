@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.chaos, pytest.mark.cluster, pytest.mark.timeout(280)]
 
 Namespace = Any  # of conftest.py, from which a test module cannot import
 OBJECTS = 50
