@@ -181,5 +181,10 @@ RESERVED_KEY_PREFIXES: Final = ("app.kubernetes.io/", "inference.hisparse.dev/",
 # Volumes and containers whose names begin so are the operator's: it may add one without breaking anybody's overlay.
 RESERVED_NAME_PREFIX: Final = "hisparse-"
 ENGINE_CONTAINER: Final = "engine"
+# by these the node agent finds the pods of engines, and their /dev/shm in the kubelet's folder
+INFERENCE_LABEL: Final = "inference.hisparse.dev/inference"
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+ENGINE_COMPONENT: Final = "engine"
+SHM_VOLUME: Final = "hisparse-shm"
 LAUNCHER_PORT: Final = 8001
 RESERVED_PATHS: Final = ("/dev/shm", "/etc/hisparse", "/hisparse", "/models", "/cache")

@@ -1,4 +1,4 @@
-"""Texts for bytes, seconds and tokens, and the exact whole numbers that they mean.
+"""Texts for bytes, seconds, watts and tokens, and the exact whole numbers that they mean.
 
 Memory is binary everywhere in this project: texts are Kubernetes quantities ("200Gi") in objects and "50.01 GiB"
 for people. Nothing here uses floating point: a pool of 1.1Ti is the same number of bytes on every machine. What is
@@ -89,6 +89,12 @@ def format_bytes(count: int) -> str:
         if hundredths < KIB * 100 or unit == _BINARY_UNITS[-1]:
             break
     return f"{sign}{hundredths // 100}.{hundredths % 100:02d} {unit}"
+
+
+def format_watts(milliwatts: int) -> str:
+    """Power for people, exact: "700 W", "612.5 W"."""
+    whole, rest = divmod(milliwatts, 1000)
+    return f"{whole}.{rest:03d}".rstrip("0") + " W" if rest else f"{whole} W"
 
 
 def parse_duration(text: str) -> int:

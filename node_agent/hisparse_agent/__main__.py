@@ -11,7 +11,6 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -137,7 +136,7 @@ async def run(settings: Settings) -> int:
     metrics = Metrics()
     started = time.monotonic()
     async with contextlib.AsyncExitStack() as stack:
-        view: Callable[[datetime], View] = lambda _: View()  # noqa: E731 - the same type as that of a cluster
+        view: Callable[[], View] = View
         writer = pool = None
         if not settings.offline:
             api = await stack.enter_async_context(Api(_credentials(settings), metrics.request))
@@ -181,7 +180,7 @@ async def run(settings: Settings) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _source(settings: Settings, view: Callable[[datetime], View], metrics: Metrics) -> AsyncIterator[Source]:
+async def _source(settings: Settings, view: Callable[[], View], metrics: Metrics) -> AsyncIterator[Source]:
     if settings.replay is not None:
         yield Player(
             settings.replay,
@@ -193,7 +192,7 @@ async def _source(settings: Settings, view: Callable[[datetime], View], metrics:
         return
     machine = Machine(settings.node, view, places=settings.places, paces=settings.paces)
     nvml = machine.nvml
-    metrics.gauge("hisparse_node_nvml_restarts", "Restarts of the NVML child.", lambda: nvml.counters.restarts)
+    metrics.counter("hisparse_node_nvml_restarts", "Restarts of the NVML child.", lambda: nvml.counters.restarts)
     metrics.gauge(
         "hisparse_node_nvml_abandoned", "NVML children that were given up and live.", lambda: nvml.counters.outstanding
     )

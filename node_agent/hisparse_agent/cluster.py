@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 from typing import Any, Final
-
-import structlog
 
 from hisparse.errors import UnitError
 from hisparse.nodes.in_force import Policy, in_force, policy_of
@@ -19,7 +16,6 @@ from hisparse_agent.kube import GROUP_PATH, Api, Mirror
 from hisparse_agent.pods import Declared, ExporterPod, declared
 from hisparse_agent.readings import Absence, EnginePod, Missing, Number
 
-log: Final = structlog.get_logger(__name__)
 GPU_RESOURCE: Final = "nvidia.com/gpu"
 GPU_COUNT_LABEL: Final = "nvidia.com/gpu.count"
 _UNSEEN: Final = Missing(Absence.UNKNOWN, "the API server has not answered yet")
@@ -133,12 +129,10 @@ class Cluster:
         """When the API server said something last, by the monotonic clock."""
         return max((one for one in (self._node.heard, self._pods.heard) if one is not None), default=None)
 
-    def view(self, now: datetime) -> View:
+    def view(self) -> View:
         """What is known now; asks nobody."""
         pods = self._pods.objects
-        engines = tuple(
-            replace(one.engine, started_seconds=_seconds(one.started, now)) for one in pods if one.engine is not None
-        )
+        engines = tuple(one.engine for one in pods if one.engine is not None)
         missing = Missing(Absence.UNKNOWN, self._pods.refused) if self._pods.refused else _UNSEEN
         return View(
             node=next(iter(self._node.objects), None),
@@ -147,9 +141,3 @@ class Cluster:
             exporters=tuple(one.exporter for one in pods if one.exporter is not None),
             policies=self._policies.objects if self._policies.known else None,
         )
-
-
-def _seconds(started: datetime | None, now: datetime) -> Number:
-    if started is None:
-        return Missing(Absence.UNKNOWN, "its engine does not run")
-    return max(0, int((now - started).total_seconds()))

@@ -16,6 +16,8 @@ import structlog
 
 from hisparse.errors import Transient
 from hisparse.nodes.report import STALE_SECONDS
+from hisparse.spec import GROUP, VERSION
+from hisparse.units import MIB
 from hisparse_agent.credentials import Credentials
 
 log: Final = structlog.get_logger(__name__)
@@ -25,10 +27,10 @@ JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"
 STRATEGIC: Final = "application/strategic-merge-patch+json"
-GROUP_PATH: Final = "/apis/inference.hisparse.dev/v1alpha1"
+GROUP_PATH: Final = f"/apis/{GROUP}/{VERSION}"
 _LIMIT_S: Final = 10.0
 _WATCH_S: Final = 120
-_LONGEST_LINE: Final = 16 * 1024**2
+_LONGEST_LINE: Final = 16 * MIB
 _BACK_OFF_S: Final = (1.0, 60.0)
 _LONGEST_WAIT_S: Final = 300.0
 """However long an answer asks us to wait: a wrong header must not silence an agent for days."""

@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, Protocol
 
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from hisparse.errors import Transient
-from hisparse.nodes.catalogue import Check, Verb
-from hisparse.nodes.checks import CHECKS
+from hisparse.nodes.catalogue import Verb
+from hisparse.nodes.checks import BY_ID
 from hisparse.nodes.findings import Finding, State
 from hisparse.nodes.in_force import Policy
-from hisparse.nodes.policy import HiSparseNodePolicySpec
+from hisparse.nodes.policy import DEFAULT_BREAKER_PERCENT, DEFAULT_BREAKER_WINDOW, HiSparseNodePolicySpec
 from hisparse.nodes.report import ActionStatus, Inventory
 from hisparse.units import parse_duration
 from hisparse_agent import exchange
@@ -50,12 +49,12 @@ from hisparse_agent.remedies.plan import Circumstances, Outcome, Standing, after
 from hisparse_agent.remedies.wishes import checks_of
 
 log: Final = structlog.get_logger(__name__)
-BY_ID: Final[Mapping[str, Check]] = MappingProxyType({check.id: check for check in CHECKS})
 UNSURE_S: Final = (slots.SILENT - slots.MARGIN - slots.RENEWED).total_seconds()
 """After a start it may be unknown for so long whether we hold a slot; then another node may have it."""
 REPEAT: Final = timedelta(hours=1)
 """What is still refused, or still only said, is told again after this long."""
 _COUNT_S: Final = 300.0
+"""How often the nodes of a pool are counted."""
 _MUTES: Final = TypeAdapter(tuple[Mute, ...])
 
 
@@ -82,7 +81,7 @@ class Agent:
         self,
         node: str,
         *,
-        view: Callable[[datetime], View],
+        view: Callable[[], View],
         writer: Writer | None,
         pool: PoolLease | None,
         metrics: Metrics,
@@ -120,14 +119,14 @@ class Agent:
                 if seed.done():
                     seed.result()  # what it did not expect ends us, or nothing would ever be told
                 self.polled_at = self._clock()
-                self._metrics.polled("ok", self.polled_at - begun)
+                self._metrics.polled(self.polled_at - begun)
         finally:
             seed.cancel()
             await asyncio.gather(seed, return_exceptions=True)
 
     async def poll(self, reading: NodeReading) -> None:
         """Judge one reading, tell of it, and decide what may be done."""
-        view = self._view(reading.at)
+        view = self._view()
         records = self._records()
         policy = view.policy
         spec = policy.spec if policy else None
@@ -137,7 +136,6 @@ class Agent:
             self._ledger,
             overrides={one.check: one for one in (spec.checks if spec else None) or ()},
             own_caps=_own_caps(records),
-            fresh=reading.fresh,
         )
         self._history.add(reading)
         self._ledger = judgement.ledger
@@ -251,7 +249,7 @@ class Agent:
             most = slots.most_nodes(spec.budget.max_nodes if spec.budget else None, await self._pool_size(spec) or 1)
             slot = self._or_lost(self._pool.slot(most, now))
             about = replace(about, slot=slot, breaker_open=self._breaker_open())
-            about = await self._leave(self._standing, about, asked, most)
+            about = await self._with_slot(self._standing, about, asked, most)
         else:
             self._unsure_since = None
         outcome = step(self._standing, about)
@@ -292,11 +290,13 @@ class Agent:
         seen = await self._pool.look(policy.name)
         if seen.pool is None:
             return
-        window = timedelta(seconds=parse_duration((spec.breaker.window if spec.breaker else None) or "10m"))
-        percent = (spec.breaker.percent if spec.breaker else None) or slots.DEFAULT_BREAKER_PERCENT
+        window = timedelta(
+            seconds=parse_duration((spec.breaker.window if spec.breaker else None) or DEFAULT_BREAKER_WINDOW)
+        )
+        percent = (spec.breaker.percent if spec.breaker else None) or DEFAULT_BREAKER_PERCENT
         size = await self._pool_size(spec)
 
-        def told(pool: slots.Pool) -> slots.Pool:
+        def brought_up_to_date(pool: slots.Pool) -> slots.Pool:
             last = next((one.at for one in pool.critical if one.node == self._node), None)
             # an open breaker needs no more marks; when a person has closed it, the next poll marks anew
             if critical and pool.opened is None and (last is None or now - last >= window / 3):
@@ -307,10 +307,10 @@ class Agent:
             # a share of nobody knows how many is none
             return pool if size is None else slots.judge(pool, size, percent, window, now)
 
-        if told(seen.pool) != seen.pool:
-            await self._pool.change(told)
+        if brought_up_to_date(seen.pool) != seen.pool:
+            await self._pool.change(brought_up_to_date)
 
-    async def _leave(self, before: Standing, about: Circumstances, asked: Taint | None, most: int) -> Circumstances:
+    async def _with_slot(self, before: Standing, about: Circumstances, asked: Taint | None, most: int) -> Circumstances:
         """Take a slot where one is needed and free; what is known after that."""
         assert self._pool is not None  # noqa: S101 - the caller looked
         assert about.policy is not None  # noqa: S101 - the caller looked

@@ -17,9 +17,10 @@ from typing import Final, Generic, TypeVar
 import aiohttp
 
 from hisparse.nodes.catalogue import Pace
+from hisparse.spec import GROUP
 from hisparse_agent.cluster import View
 from hisparse_agent.readers.cgroups import read_pod
-from hisparse_agent.readers.exporter import read_exporter
+from hisparse_agent.readers.exporter import PORT, read_exporter
 from hisparse_agent.readers.kernel_log import KernelLog
 from hisparse_agent.readers.meminfo import read_memory
 from hisparse_agent.readers.nvml import NvmlReader
@@ -43,7 +44,7 @@ from hisparse_agent.readings import (
 )
 
 T = TypeVar("T")
-RELEASE_ANNOTATION: Final = "inference.hisparse.dev/release-gpus"
+RELEASE_ANNOTATION: Final = f"{GROUP}/release-gpus"
 """On a Node, "true" makes the agent let go of NVML: for a reset of GPUs or another driver."""
 _FILES_S: Final = 5.0
 _NO_EXPORTER: Final = Missing(Absence.UNSUPPORTED, "no dcgm-exporter pod runs on this node")
@@ -59,16 +60,16 @@ class Places:
     cgroups: Path = Path("/sys/fs/cgroup")
     kubelet: Path | None = Path("/var/lib/kubelet")
     kernel_log: Path = Path("/dev/kmsg")
-    exporter_port: int = 9400
+    exporter_port: int = PORT
 
 
 @dataclass(frozen=True)
 class Paces:
     """Seconds between two readings of one kind, and how long NVML may take. host is the time between two polls."""
 
-    host: float = 5.0
-    gpu: float = 15.0
-    config: float = 60.0
+    host: float = Pace.HOST.seconds
+    gpu: float = Pace.GPU.seconds
+    config: float = Pace.CONFIG.seconds
     nvml_deadline: float = 10.0
 
     @classmethod
@@ -94,7 +95,7 @@ class Machine:
     def __init__(
         self,
         node: str,
-        view: Callable[[datetime], View],
+        view: Callable[[], View],
         *,
         places: Places = Places(),
         paces: Paces = Paces(),
@@ -112,6 +113,8 @@ class Machine:
         self._rdma: Rdma | Missing = Missing(Absence.UNKNOWN, "not read yet")
         self._gpu: Nvml | Missing = Missing(Absence.UNKNOWN, "NVML was not read yet")
         self._exporter: Exporter | Missing = _NO_EXPORTER
+        self._xids: tuple[Xid, ...] | Missing = ()
+        self._late: tuple[Xid, ...] = ()
         self._numa: dict[str, Number] = {}
         self._left: dict[str, tuple[ShmFile, ...] | Missing] = {}
         self._gpu_at: float | None = None
@@ -138,7 +141,7 @@ class Machine:
     async def read(self) -> NodeReading:
         """One reading. What is not due yet is what it was."""
         at, begun = self._now(), self._clock()
-        view = self._view(at)
+        view = self._view()
         config = self._is_due(self._config_at, self._paces.config)
         gpu = self._is_due(self._gpu_at, self._paces.gpu)
         files, nvml, exporter = await asyncio.gather(
@@ -147,9 +150,16 @@ class Machine:
             self._read_exporter(view) if gpu else _ready(self._exporter),
         )
         self._gpu, self._exporter = nvml, exporter
-        self._gpu_at = begun if gpu else self._gpu_at
         if isinstance(files, Missing):
             files = _Files(Memory(), files, files, None)
+        # each line comes once, and after files that hung in a poll that does not judge it
+        lines = files.xids if isinstance(files.xids, Missing) else (*self._late, *files.xids)
+        if gpu:
+            self._gpu_at, self._xids = begun, _xids(lines, nvml)
+        elif not isinstance(self._xids, Missing):
+            self._xids = ()
+        if not isinstance(lines, Missing):
+            self._late = () if gpu else lines
         if files.config is not None:
             (self._host, self._rdma), self._config_at = files.config, begun
         node = view.node
@@ -163,7 +173,7 @@ class Machine:
             host=self._host,
             rdma=self._rdma,
             pods=files.pods,
-            xids=_xids(files.xids, nvml, fresh=gpu),
+            xids=self._xids,
             exporter=exporter,
             labels=node.labels if node else {},
             annotations=node.annotations if node else {},
@@ -228,10 +238,8 @@ class Machine:
         return read_files(self._places.kubelet, self._places.root / "proc", pod.uid)
 
 
-def _xids(log: tuple[Xid, ...] | Missing, nvml: Nvml | Missing, *, fresh: bool) -> tuple[Xid, ...] | Missing:
-    """The lines of the kernel log, or where that is not for us what NVML told. Each comes once."""
-    if not fresh:
-        return ()
+def _xids(log: tuple[Xid, ...] | Missing, nvml: Nvml | Missing) -> tuple[Xid, ...] | Missing:
+    """The lines of the kernel log, or where that is not for us what NVML told."""
     if not isinstance(log, Missing) or log.absence is Absence.UNKNOWN:
         return log
     told = nvml if isinstance(nvml, Missing) else nvml.xids

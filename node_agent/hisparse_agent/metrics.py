@@ -18,9 +18,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from hisparse.nodes.findings import Finding, State
-from hisparse_agent.judge.ledger import ACTIVE_STATES
 from hisparse_agent.publish.writer import Counts
-from hisparse_agent.readings import GpuReading, Missing, NodeReading, Number, NvLink, Nvml, Pressure
+from hisparse_agent.readings import GpuReading, Missing, NodeReading, Number, NvLink, Nvml, Pressure, known
 from hisparse_agent.records import Phase, Record
 
 NUMBERS: Final = {
@@ -72,9 +71,6 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self._polls = prometheus.Counter(
-            "hisparse_node_polls", "Polls by outcome: ok, or bug.", ["outcome"], registry=self.registry
-        )
         self._requests = prometheus.Counter(
             "hisparse_node_api_requests", "Requests to the API server.", ["verb", "resource", "code"],
             registry=self.registry,
@@ -88,10 +84,9 @@ class Metrics:
         self.registry.register(_Findings(lambda: self.snapshot))
         self.registry.register(_Readings(lambda: self.snapshot))
 
-    def polled(self, outcome: str, seconds: float) -> None:
+    def polled(self, seconds: float) -> None:
         """One poll has ended."""
         self._poll.observe(seconds)
-        self._polls.labels(outcome).inc()
 
     def request(self, verb: str, resource: str, code: str) -> None:
         """One request has ended (kube.Observer)."""
@@ -107,11 +102,11 @@ class Metrics:
 
     def gauge(self, name: str, text: str, read: Callable[[], float | None]) -> None:
         """A gauge read at scrape; absent while it is None."""
-        self.registry.register(_Reading(lambda: GaugeMetricFamily(name, text), read))
+        self.registry.register(_Figure(lambda: GaugeMetricFamily(name, text), read))
 
     def counter(self, name: str, text: str, read: Callable[[], float | None]) -> None:
         """A counter read at scrape; absent while it is None. The page adds _total to its name."""
-        self.registry.register(_Reading(lambda: CounterMetricFamily(name, text), read))
+        self.registry.register(_Figure(lambda: CounterMetricFamily(name, text), read))
 
     def text(self) -> bytes:
         """The page that Prometheus scrapes."""
@@ -119,7 +114,7 @@ class Metrics:
         return page
 
 
-class _Reading(Collector):
+class _Figure(Collector):
     """One figure that somebody else keeps."""
 
     def __init__(self, family: Callable[[], _Family], read: Callable[[], float | None]) -> None:
@@ -213,12 +208,11 @@ class _Readings(Collector):
             ("memory_available", "MemAvailable: what can be had without swapping.", memory.available),
             ("memory_shmem", "Shared memory; host pools are in here.", memory.shmem),
         ):
-            yield _plain(f"hisparse_node_{name}_bytes", text, _number(number))
-        pinned = _number(memory.pinned_pages)
+            yield _plain(f"hisparse_node_{name}_bytes", text, known(number))
         yield _plain(
             "hisparse_node_memory_pinned_bytes",
             "Bytes that long-term pins hold, counted once per rank for a shared pool.",
-            None if pinned is None else pinned * memory.page_bytes,
+            known(memory.pinned_bytes),
         )
         yield _pressure(memory.pressure)
         yield from _gpus(reading)
@@ -234,19 +228,19 @@ def _gpus(reading: NodeReading) -> Iterator[Metric]:
                 family.add_metric([gpu.subject], number)
         return family
 
-    yield each("temperature_celsius", "GPU temperature.", lambda gpu: _number(gpu.heat.gpu))
-    yield each("thermal_margin_celsius", "Degrees until the GPU throttles.", lambda gpu: _number(gpu.heat.margin))
-    yield each("memory_temperature_celsius", "HBM temperature.", lambda gpu: _number(gpu.heat.hbm))
+    yield each("temperature_celsius", "GPU temperature.", lambda gpu: known(gpu.heat.gpu))
+    yield each("thermal_margin_celsius", "Degrees until the GPU throttles.", lambda gpu: known(gpu.heat.margin))
+    yield each("memory_temperature_celsius", "HBM temperature.", lambda gpu: known(gpu.heat.hbm))
     yield each("power_watts", "Power draw.", lambda gpu: _thousandth(gpu.power.draw))
     yield each("power_limit_watts", "Power limit that is set.", lambda gpu: _thousandth(gpu.power.limit))
-    yield each("nvlink_active", "NVLink ports that are active.", lambda gpu: _active(gpu.links))
+    yield each("nvlink_active", "NVLink ports that are active.", lambda gpu: known(gpu.active_links))
     yield each(
         "nvlink_capacity_bytes_per_second",
         "Capacity of the active NVLink ports, one direction; not their traffic.",
         lambda gpu: _capacity(gpu.links),
     )
-    yield each("pcie_generation", "PCIe generation of the link to the host.", lambda gpu: _number(gpu.pcie.generation))
-    yield each("pcie_width", "PCIe lanes of the link to the host.", lambda gpu: _number(gpu.pcie.width))
+    yield each("pcie_generation", "PCIe generation of the link to the host.", lambda gpu: known(gpu.pcie.generation))
+    yield each("pcie_width", "PCIe lanes of the link to the host.", lambda gpu: known(gpu.pcie.width))
     throttled = CounterMetricFamily(
         "hisparse_node_gpu_throttled_seconds",
         "Time for which clocks were held down, by cause.",
@@ -259,7 +253,7 @@ def _gpus(reading: NodeReading) -> Iterator[Metric]:
             ("hw_thermal", gpu.throttle.hw_thermal_ns),
             ("power_brake", gpu.throttle.power_brake_ns),
         ):
-            if (number := _number(value)) is not None:
+            if (number := known(value)) is not None:
                 throttled.add_metric([gpu.subject, cause], number / _NS)
     yield throttled
     seconds = reading.nvml.seconds if isinstance(reading.nvml, Nvml) else None
@@ -285,24 +279,16 @@ def _plain(name: str, text: str, value: float | None) -> Metric:
     return family
 
 
-def _number(value: Number) -> int | None:
-    return None if isinstance(value, Missing) else value
-
-
 def _thousandth(value: Number) -> float | None:
     return None if isinstance(value, Missing) else value / 1000
-
-
-def _active(links: tuple[NvLink, ...] | Missing) -> int | None:
-    return None if isinstance(links, Missing) else sum(link.state in ACTIVE_STATES for link in links)
 
 
 def _capacity(links: tuple[NvLink, ...] | Missing) -> int | None:
     if isinstance(links, Missing):
         return None
-    rates = [link.bytes_per_second for link in links if link.state in ACTIVE_STATES]
-    known = [rate for rate in rates if not isinstance(rate, Missing)]
-    return sum(known) if len(known) == len(rates) else None
+    rates = [link.bytes_per_second for link in links if link.is_active]
+    told = [rate for rate in rates if not isinstance(rate, Missing)]
+    return sum(told) if len(told) == len(rates) else None
 
 
 def _decimal(text: str | None) -> float | None:

@@ -10,19 +10,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from fractions import Fraction
 from typing import Any, Final
 
 from hisparse.errors import UnitError
-from hisparse.reserved import ENGINE_CONTAINER
-from hisparse.spec import GROUP
+from hisparse.reserved import COMPONENT_LABEL, ENGINE_COMPONENT, ENGINE_CONTAINER, INFERENCE_LABEL
 from hisparse.units import GIB, parse_quantity
 from hisparse_agent.readings import Absence, EnginePod, Missing, Number
 
-INFERENCE_LABEL: Final = f"{GROUP}/inference"
-COMPONENT_LABEL: Final = "app.kubernetes.io/component"
-ENGINE_COMPONENT: Final = "engine"
 _RDMA_CONNECTORS: Final = ("Nixl", "Mooncake")
 """Begin the names of vLLM's connectors that register memory with a NIC."""
 _FIGURE: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})?", re.ASCII)
@@ -47,7 +42,6 @@ class Declared:
     """One pod of the node that matters here: an engine, with whether it wants RDMA, or an exporter."""
 
     engine: EnginePod | None = None
-    started: datetime | None = None
     rdma: bool = False
     exporter: ExporterPod | None = None
 
@@ -67,7 +61,6 @@ def declared(pod: Mapping[str, Any]) -> Declared | None:
     container = next((one for one in containers if one.get("name") == ENGINE_CONTAINER), {})
     words = tuple(str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ())))
     connectors = tuple(_connectors(_flag(words, "--kv-transfer-config")))
-    running = _running(status)
     return Declared(
         engine=EnginePod(
             namespace=meta["namespace"],
@@ -76,9 +69,8 @@ def declared(pod: Mapping[str, Any]) -> Declared | None:
             inference=labels[INFERENCE_LABEL],
             pool=_pool(words, connectors, _shm_bytes(pod, container)),
             limit=_limit(container),
-            running=running is not None,
+            running=_is_running(status),
         ),
-        started=running,
         rdma=any(str(one.get("kv_connector", "")).startswith(_RDMA_CONNECTORS) for one in connectors),
     )
 
@@ -161,10 +153,9 @@ def _bytes(text: object) -> Number:
         return Missing(Absence.UNKNOWN, str(error))
 
 
-def _running(status: Mapping[str, Any]) -> datetime | None:
-    """Since when the engine's container runs."""
-    for one in status.get("containerStatuses") or ():
-        since = ((one.get("state") or {}).get("running") or {}).get("startedAt")
-        if one.get("name") == ENGINE_CONTAINER and since:
-            return datetime.fromisoformat(str(since))
-    return None
+def _is_running(status: Mapping[str, Any]) -> bool:
+    """Whether the engine's container runs."""
+    return any(
+        one.get("name") == ENGINE_CONTAINER and (one.get("state") or {}).get("running") is not None
+        for one in status.get("containerStatuses") or ()
+    )

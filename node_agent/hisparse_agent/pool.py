@@ -17,15 +17,7 @@ from hisparse.nodes.breaker import LEASE_PREFIX
 from hisparse_agent.kube import MERGE, NOT_FOUND, Conflict, Refused
 from hisparse_agent.publish.writer import Api
 from hisparse_agent.remedies.allowance import SlotState
-from hisparse_agent.remedies.slots import (
-    SILENT,
-    BrokenLeaseError,
-    Pool,
-    Slot,
-    annotations_of,
-    may_count_on,
-    parse,
-)
+from hisparse_agent.remedies.slots import BrokenLeaseError, Pool, alive, annotations_of, may_count_on, parse
 
 log: Final = structlog.get_logger(__name__)
 LEASES: Final = "/apis/coordination.k8s.io/v1"
@@ -64,18 +56,14 @@ class PoolLease:
             if self._renewed is None:
                 return SlotState.UNKNOWN
             return SlotState.HELD if may_count_on(self._renewed, now) else SlotState.LOST
-        alive = [slot for slot in pool.slots if abs(now - slot.renewed) < SILENT]
-        if (own := _own(alive, self._node)) is not None:
+        held = alive(pool, now)
+        if (own := next((slot for slot in held if slot.node == self._node), None)) is not None:
             self._renewed = own.renewed
             return SlotState.HELD if may_count_on(own.renewed, now) else SlotState.LOST
         if self._renewed is not None:
             self._renewed = None
             return SlotState.LOST
-        return SlotState.FREE if len(alive) < most else SlotState.FULL
-
-    def own_slot(self) -> Slot | None:
-        """Our slot as the Lease has it."""
-        return None if self.seen.pool is None else _own(self.seen.pool.slots, self._node)
+        return SlotState.FREE if len(held) < most else SlotState.FULL
 
     async def look(self, policy: str) -> Seen:
         """Read it. Never raises for an API server that is away: then nothing is known."""
@@ -176,7 +164,3 @@ class PoolLease:
 
     def _path(self) -> str:
         return f"{LEASES}/namespaces/{self._namespace}/leases/{LEASE_PREFIX}{self._policy}"
-
-
-def _own(slots: tuple[Slot, ...] | list[Slot], node: str) -> Slot | None:
-    return next((slot for slot in slots if slot.node == node), None)

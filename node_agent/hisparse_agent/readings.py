@@ -13,8 +13,14 @@ from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
+from typing import Final, TypeVar
 
 from hisparse.nodes.catalogue import Pace
+from hisparse.nodes.findings import pod_subject
+
+T = TypeVar("T")
+NVLINK_XIDS: Final = range(144, 151)
+"""Xids of NVLink errors, of which the words Fatal and Nonfatal say how bad they are."""
 
 
 class Absence(StrEnum):
@@ -32,11 +38,21 @@ class Missing:
     why: str
 
 
-UNREAD = Missing(Absence.UNKNOWN, "it was not read")
+UNREAD: Final = Missing(Absence.UNKNOWN, "it was not read")
 
 Number = int | Missing
 Text = str | Missing
 Switch = bool | Missing
+
+
+def known(value: T | Missing) -> T | None:
+    """The value; None where it could not be read."""
+    return None if isinstance(value, Missing) else value
+
+
+def is_unsupported(value: object) -> bool:
+    """Whether the machine has no such value, or hides it."""
+    return isinstance(value, Missing) and value.absence is Absence.UNSUPPORTED
 
 
 # --- one GPU ---------------------------------------------------------------------------------------------------------
@@ -56,6 +72,11 @@ class NvLink:
     replays: Number = UNREAD
     recoveries: Number = UNREAD
     crc_errors: Number = UNREAD
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it carries traffic when asked to: it is active, or asleep to save power."""
+        return self.state in (1, 2)
 
 
 @dataclass(frozen=True)
@@ -167,6 +188,11 @@ class GpuReading:
         """What a finding about it names."""
         return f"gpu-{self.index}"
 
+    @property
+    def active_links(self) -> Number:
+        """How many of its NVLink ports are active."""
+        return self.links if isinstance(self.links, Missing) else sum(link.is_active for link in self.links)
+
     # a reading is looked at again at every poll of the next ten minutes, and has 18 ports
 
     @cached_property
@@ -185,7 +211,7 @@ def _sum(links: tuple[NvLink, ...] | Missing, pick: Callable[[NvLink], Number]) 
         return links
     total = 0
     for link in links:
-        if isinstance(link.state, Missing) and link.state.absence is Absence.UNSUPPORTED:
+        if is_unsupported(link.state):
             continue  # no port of this GPU
         value = pick(link)
         if isinstance(value, Missing):
@@ -198,7 +224,7 @@ def _sum(links: tuple[NvLink, ...] | Missing, pick: Callable[[NvLink], Number]) 
 class Xid:
     """One Xid (or SXid) of the kernel log or of NVML's events. at is seconds since boot; pci may be empty.
 
-    fatal is the severity that the text itself has (Xids 144-150, SXids), None where it has none.
+    fatal is the severity that the text itself has (NVLINK_XIDS, SXids), None where it has none.
     """
 
     number: int
@@ -232,14 +258,13 @@ class Pressure:
 
 @dataclass(frozen=True)
 class NumaNode:
-    """One node of memory. pinned_pages is nr_foll_pin_acquired less released; misses is numa_miss, a counter."""
+    """One node of memory. pinned_pages is nr_foll_pin_acquired less released."""
 
     index: int
     total: Number = UNREAD
     free: Number = UNREAD
     file_cache: Number = UNREAD
     pinned_pages: Number = UNREAD
-    misses: Number = UNREAD
 
 
 @dataclass(frozen=True)
@@ -262,6 +287,15 @@ class Memory:
     pressure: Pressure | Missing = UNREAD
     nodes: tuple[NumaNode, ...] | Missing = UNREAD
 
+    @property
+    def pinned_bytes(self) -> Number:
+        """Bytes under long-term pins. A pool that ranks share is counted once for each of them."""
+        return self.bytes_of(self.pinned_pages)
+
+    def bytes_of(self, pages: Number) -> Number:
+        """Pages of this machine as bytes."""
+        return pages if isinstance(pages, Missing) else pages * self.page_bytes
+
 
 @dataclass(frozen=True)
 class Cpufreq:
@@ -279,7 +313,7 @@ class Cpufreq:
 
 @dataclass(frozen=True)
 class Host:
-    """Settings and versions. sysctls by their dotted name, those of `hisparse_agent.readers` only."""
+    """Settings and versions. sysctls by their dotted name, those of `readers.settings.SYSCTLS` only."""
 
     kernel: Text = UNREAD
     boot_id: Text = UNREAD
@@ -299,7 +333,6 @@ class Nic:
     name: str
     port: int
     state: Text = UNREAD
-    physical_state: Text = UNREAD
     rate: Number = UNREAD
     link_downed: Number = UNREAD
 
@@ -331,7 +364,7 @@ class ShmFile:
 class EnginePod:
     """An engine pod on this node: what it declares, and what its cgroup counts.
 
-    pool is the host pool that its plan declares, requested_memory its limit. events are counters.
+    pool is the host pool that its plan declares, limit its memory limit. oom_kills and max_events are counters.
     """
 
     namespace: str
@@ -341,7 +374,6 @@ class EnginePod:
     pool: Number = UNREAD
     limit: Number = UNREAD
     running: bool = False
-    started_seconds: Number = UNREAD
     memory: Number = UNREAD
     shmem: Number = UNREAD
     anon: Number = UNREAD
@@ -353,7 +385,7 @@ class EnginePod:
     @property
     def subject(self) -> str:
         """What a finding about it names."""
-        return f"pod-{self.namespace}/{self.name}"
+        return pod_subject(self.namespace, self.name)
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,6 @@ ACTUATOR_SILENT: Final = timedelta(minutes=3)
 """The actuator writes its records at least once a minute; older than this, it does not run."""
 ALL_CPUS: Final = "cpu"
 """What the target of a cpufreq change begins with, before the slash: every CPU of the node."""
-
-
 CLOCK_STEP: Final = timedelta(minutes=2)
 """So far ahead a time may lie for us to believe it: clocks are set by seconds all the time."""
 
@@ -61,8 +59,10 @@ class Change:
 
 def covers(target: str, recorded: str) -> bool:
     """Whether a change's target is, or comprises, that of a record: "cpu/x" comprises "cpu7/x"."""
+    if target == recorded:
+        return True
     if not target.startswith(f"{ALL_CPUS}/"):
-        return target == recorded
+        return False
     cpu, slash, setting = recorded.partition("/")
     return cpu.removeprefix(ALL_CPUS).isdigit() and slash + setting == target.removeprefix(ALL_CPUS)
 
@@ -88,7 +88,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Wish:
-    """The whole of wanted.json. node_boot_id is that of the boot in which it was written."""
+    """The whole of wanted.json. boot_id is that of the boot in which it was written."""
 
     written: datetime
     boot_id: str

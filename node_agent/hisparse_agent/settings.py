@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from hisparse_agent.machine import Paces, Places
@@ -11,7 +11,7 @@ from hisparse_agent.publish.writer import Pace
 
 @dataclass(frozen=True)
 class Settings:
-    """The parsed command line.
+    """The parsed command line, where the defaults are.
 
     node is the name of the own Node. interval_s is the time between two readings of GPUs. state is the folder that is
     shared with the actuator, None where there is none. With offline nothing is sent to an API server. replay is a
@@ -19,18 +19,18 @@ class Settings:
     """
 
     node: str
-    namespace: str = "hisparse"
-    kubeconfig: Path | None = None
-    context: str | None = None
-    offline: bool = False
-    host: str | None = None
-    port: int = 9401
-    interval_s: float = 15.0
-    state: Path | None = None
-    places: Places = field(default_factory=Places)
-    paces: Paces = field(default_factory=Paces)
-    writes: Pace = field(default_factory=Pace)
-    replay: Path | None = None
-    replay_speed: float = 1.0
-    replay_repeat: bool = False
-    record: Path | None = None
+    namespace: str
+    kubeconfig: Path | None
+    context: str | None
+    offline: bool
+    host: str | None
+    port: int
+    interval_s: float
+    state: Path | None
+    places: Places
+    paces: Paces
+    writes: Pace
+    replay: Path | None
+    replay_speed: float
+    replay_repeat: bool
+    record: Path | None

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from hisparse.nodes import policy, report
+from hisparse.reserved import INFERENCE_LABEL
 
 GROUP: Final = "inference.hisparse.dev"
-LABEL: Final = f"{GROUP}/inference"
+LABEL: Final = INFERENCE_LABEL
 """On every child: the name of the inference that it belongs to. Watches select by its presence."""
 FIELD_MANAGER: Final = "hisparse-operator"
 STATUS_MANAGER: Final = "hisparse-operator-status"

@@ -189,7 +189,7 @@ class Running:
         return None
 
     def polls(self) -> float:
-        return self.metric('hisparse_node_polls_total{outcome="ok"}') or 0
+        return self.metric("hisparse_node_poll_duration_seconds_count") or 0
 
     def after_polls(self, count: int) -> None:
         target = self.polls() + count

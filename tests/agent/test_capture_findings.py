@@ -17,11 +17,11 @@ import pytest
 from node_readings import NS, POLL_S, UPTIME, Watch, changed, finding, gpu, healthy
 
 from hisparse.nodes.catalogue import NodeCondition, Subject
-from hisparse.nodes.checks import CHECKS, check
+from hisparse.nodes.checks import BY_ID, CHECKS
 from hisparse.nodes.findings import Finding, State
 from hisparse.nodes.policy import TaintEffect
-from hisparse_agent.judge import once
 from hisparse_agent.judge.heat import HW_THERMAL, POWER_BRAKE, SW_POWER, SW_THERMAL
+from hisparse_agent.judge.judge import once
 from hisparse_agent.metrics import Metrics, Snapshot
 from hisparse_agent.publish.conditions import judged, wanted_taint
 from hisparse_agent.publish.report import inventory_of
@@ -270,7 +270,7 @@ def test_one_reading_shows_the_same_but_what_is_a_rate(name: str) -> None:
 @pytest.mark.parametrize("name", captures.NAMES)
 def test_a_fault_says_what_is_wrong_and_what_to_do(name: str) -> None:
     for one in watched(name):
-        row = check(one.check)
+        row = BY_ID[one.check]
         if one.state.is_fault:
             assert one.reason == row.reason
             assert one.message.endswith(f"; {row.remedy}")
@@ -319,7 +319,7 @@ def test_where_nvlink_is_hidden_no_condition_speaks_of_it_as_a_fault() -> None:
 NINE_WORDS: Final = (
     "9 of 18 NVLink ports are active (NVIDIA H200 has 18), ports 9, 10, 11, 12, 13, 14, 15, 16, 17 are not"
 )
-NINE_REMEDY: Final = check("nvlink.links").remedy
+NINE_REMEDY: Final = BY_ID["nvlink.links"].remedy
 
 
 def nvlink_samples(reading: NodeReading) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from hisparse_agent.readings import Absence, EnginePod, Missing, Pressure
 
 CGROUPS = Path(__file__).parents[1] / "data" / "host" / "cgroups"
 UID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
-POD = EnginePod("ai", "glm-0", UID, inference="glm", pool=2**38, limit=2**39, running=True, started_seconds=900)
+POD = EnginePod("ai", "glm-0", UID, inference="glm", pool=2**38, limit=2**39, running=True)
 FILLED = ("memory", "shmem", "anon", "oom_kills", "max_events", "pressure")
 SYSTEMD = f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID.replace('-', '_')}.slice"
 

@@ -9,7 +9,7 @@ import pytest
 
 from hisparse.hardware import gpu_named
 from hisparse.nodes.catalogue import Check, Pace, Threshold, Verb
-from hisparse.nodes.checks import CHECKS, check
+from hisparse.nodes.checks import BY_ID, CHECKS
 from hisparse.nodes.findings import State
 from hisparse_agent.judge.judge import JUDGES
 
@@ -23,9 +23,9 @@ def test_every_check_is_judged_and_everything_judged_is_a_check() -> None:
 
 
 def test_a_check_is_found_by_its_id() -> None:
-    assert check("nvlink.links").reason == "NvlinkLinksDown"
+    assert BY_ID["nvlink.links"].reason == "NvlinkLinksDown"
     with pytest.raises(KeyError):
-        check("nvlink.width")
+        BY_ID["nvlink.width"]
 
 
 def test_reasons_are_one_word_and_name_one_check() -> None:
@@ -91,13 +91,13 @@ def test_only_these_checks_may_ask_for_an_action() -> None:
 
 
 def test_the_figures_that_the_mission_names() -> None:
-    margin = check("thermal.margin")
+    margin = BY_ID["thermal.margin"]
     assert (margin.threshold.warn, margin.threshold.critical, margin.threshold.leave) == ("10", "2", "15")
     seconds = {Pace.GPU: 15}[margin.pace]
     assert margin.enter_polls * seconds == 300
     assert (margin.critical_enter_polls or 0) * seconds == 60
     assert (margin.leave_polls or 0) * seconds == 600
-    links = check("nvlink.links")
+    links = BY_ID["nvlink.links"]
     assert {name: limits.critical for name, limits in links.profiles.items()} == {
         "h200": "18",
         "h100": "18",
@@ -108,7 +108,7 @@ def test_the_figures_that_the_mission_names() -> None:
         "h100-nvl": "12",
     }
     assert (links.enter_polls, links.leave_polls, links.boot_grace_s) == (3, 20, 300)
-    memory = check("host.mem.available").threshold
+    memory = BY_ID["host.mem.available"].threshold
     assert (memory.warn, memory.critical) == (str(50 * 2**30), str(16 * 2**30))
 
 

@@ -39,17 +39,17 @@ class Server:
 async def test_the_first_look_is_at_what_the_cluster_has_said() -> None:
     cluster = Cluster(Server(after_s=0.1), "n")  # type: ignore[arg-type]
     async with cluster.following():
-        assert isinstance(cluster.view(NOW).pods, Missing)
+        assert isinstance(cluster.view().pods, Missing)
         assert await cluster.answered(30) is True
-        assert cluster.view(NOW).pods == ()
-        assert cluster.view(NOW).policies == ()
+        assert cluster.view().pods == ()
+        assert cluster.view().policies == ()
 
 
 async def test_a_server_that_is_away_is_not_waited_for() -> None:
     cluster = Cluster(Server(away=True), "n")  # type: ignore[arg-type]
     async with cluster.following():
         assert await cluster.answered(0.1) is False
-        assert cluster.view(NOW).policies is None
+        assert cluster.view().policies is None
 
 
 @pytest.mark.parametrize("refused", ["/pods", "/nodes", "/hisparsenodepolicies"])
@@ -57,7 +57,7 @@ async def test_a_refusal_is_an_answer(refused: str) -> None:
     cluster = Cluster(Server(refused=refused), "n")  # type: ignore[arg-type]
     async with cluster.following():
         assert await cluster.answered(30) is True
-        pods = cluster.view(NOW).pods
+        pods = cluster.view().pods
         if refused == "/pods":
             assert isinstance(pods, Missing)
             assert (pods.absence, pods.why) == (Absence.UNKNOWN, "403 Forbidden: not for you")

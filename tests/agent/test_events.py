@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -103,7 +103,11 @@ def test_all_targets_of_an_action_are_one_event_with_both_values() -> None:
 
 def test_the_object_is_about_the_node_and_lies_in_default() -> None:
     notices = events.of_findings({}, [found(State.CRITICAL), found(State.WARN, check="thermal.margin")])
-    documents = list(events.documents(notices, node="gpu-a", uid="u", instance="i", now=NOW))
+    times = (NOW, NOW + timedelta(microseconds=1))
+    documents = [
+        events.document(notice, node="gpu-a", uid="u", instance="i", at=at)
+        for notice, at in zip(notices, times, strict=True)
+    ]
     assert len({one["metadata"]["name"] for one in documents}) == 2
     for one in documents:
         assert one["metadata"]["namespace"] == "default"

@@ -195,6 +195,7 @@ def test_the_agent_leaves_broken_records_where_they_are(tmp_path: Path) -> None:
         pytest.param("vm.swappiness", "vm.swappiness", True, id="itself"),
         pytest.param("cpu/scaling_governor", "cpu7/scaling_governor", True, id="all CPUs, one of them"),
         pytest.param("cpu/scaling_governor", "cpu7/energy_performance_preference", False, id="another setting"),
+        pytest.param("cpu/scaling_governor", "cpu/scaling_governor", True, id="all CPUs, refused as a whole"),
         pytest.param("cpu/scaling_governor", "cpux/scaling_governor", False, id="no CPU"),
     ],
 )

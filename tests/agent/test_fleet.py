@@ -27,6 +27,7 @@ import fake_power_nvml as nvml
 import pytest
 from node_readings import POLL_S, changed, healthy
 
+from hisparse.nodes.breaker import ANNOTATION as BREAKER_ANNOTATION
 from hisparse.nodes.breaker import LEASE_PREFIX
 from hisparse.nodes.in_force import Policy, policy_of
 from hisparse.nodes.policy import PLURAL as POLICIES
@@ -43,7 +44,7 @@ from hisparse_agent.publish.conditions import TAINT_KEY
 from hisparse_agent.publish.writer import Writer
 from hisparse_agent.readings import Absence, Missing, NodeReading, NvLink, Nvml
 from hisparse_agent.records import Phase
-from hisparse_agent.remedies.slots import BREAKER_ANNOTATION, SLOTS_ANNOTATION
+from hisparse_agent.remedies.slots import SLOTS_ANNOTATION
 from hisparse_agent.replay import Recorder, load
 from hisparse_testenv.api import MERGE_PATCH, ApiError
 from hisparse_testenv.shared import Cluster
@@ -169,7 +170,7 @@ class Fleet:
     most_at_once: int = 0
     ever_acted: set[str] = field(default_factory=set)
 
-    def view(self, name: str, _: datetime) -> View:
+    def view(self, name: str) -> View:
         node = next((one for one in self.nodes.objects if one.name == name), None)
         return View(node=node, pods=(), policies=self.policies.objects if self.policies.synced else None)
 

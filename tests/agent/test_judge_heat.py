@@ -9,7 +9,7 @@ from node_readings import NOT_READ, NOT_THERE, NS, POLL_S, Watch, changed, findi
 
 from hisparse.nodes.findings import State
 from hisparse.nodes.policy import CheckOverride
-from hisparse_agent.judge import once
+from hisparse_agent.judge.judge import once
 from hisparse_agent.readings import Heat, Power
 
 

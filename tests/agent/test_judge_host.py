@@ -10,7 +10,7 @@ from node_readings import GIB, NOT_READ, NOT_THERE, POOL, Watch, changed, findin
 
 from hisparse.nodes.findings import State
 from hisparse.nodes.policy import CheckOverride
-from hisparse_agent.judge import once
+from hisparse_agent.judge.judge import once
 from hisparse_agent.readings import Cpufreq, ExporterGpu, NumaNode, Pressure, Rdma, ShmFile
 
 # --- MemAvailable ----------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_low_memory_says_why(edits: dict[str, Any], words: str) -> None:
 
 
 def nodes(*free: int) -> tuple[NumaNode, ...]:
-    return tuple(NumaNode(index, 1024 * GIB, each * GIB, 0, 0, 0) for index, each in enumerate(free))
+    return tuple(NumaNode(index, 1024 * GIB, each * GIB, 0, 0) for index, each in enumerate(free))
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,6 @@ def test_only_nodes_with_a_gpu_are_judged() -> None:
             {"nvml.gpus.*.numa_node": -1}, State.UNKNOWN, "sysfs says -1, which is no node", id="-1 is not node 0"
         ),
         pytest.param({"nvml.gpus.*.numa_node": NOT_THERE}, State.UNSUPPORTED, "", id="the machine does not tell"),
-        pytest.param(
-            {"memory.nodes": (NumaNode(0, 4 * GIB, 4 * GIB),), "memory.total": 132 * GIB},
-            State.UNKNOWN,
-            "add up to 4.00 GiB and the host has 132.00 GiB",
-            id="nodes that do not add up",
-        ),
-        pytest.param({"memory.nodes": ()}, State.UNSUPPORTED, "", id="no node"),
     ],
 )
 def test_nodes_that_are_not_known(edits: dict[str, Any], state: State, words: str) -> None:
@@ -127,7 +120,7 @@ def test_nodes_that_are_not_known(edits: dict[str, Any], state: State, words: st
 
 
 def test_a_host_with_one_node_needs_nobody_to_say_where_the_gpus_are() -> None:
-    one = (NumaNode(0, 2048 * GIB, 3 * GIB, 0, 0, 0),)
+    one = (NumaNode(0, 2048 * GIB, 3 * GIB, 0, 0),)
     found = finding(once(changed(healthy(), {"memory.nodes": one, "nvml.gpus.*.numa_node": -1})), "host.mem.numa")
     assert (found.subject, found.state) == ("numa-0", State.CRITICAL)
 
@@ -139,11 +132,6 @@ def test_pins_of_a_shared_pool_are_bounded_by_what_is_neither_free_nor_cache() -
     assert found.state is State.OK
     assert "274.00 GiB of 1.00 TiB are pinned" in found.message
     assert "counted as 1.95 TiB: a shared pool counts once per rank" in found.message
-
-
-def test_counters_that_were_read_at_different_times_are_no_negative_pins() -> None:
-    found = finding(once(changed(healthy(), {"memory.nodes.0.pinned_pages": -5})), "host.mem.pinned", "numa-0")
-    assert found.state is State.UNKNOWN
 
 
 # --- pods ------------------------------------------------------------------------------------------------------------

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from node_readings import GIB, NOT_READ, NOT_THERE, START, UPTIME, Watch, changed, finding, gpu, healthy
 
 from hisparse.nodes.catalogue import Pace
-from hisparse.nodes.checks import CHECKS, check
+from hisparse.nodes.checks import BY_ID, CHECKS
 from hisparse.nodes.findings import Finding, State
 from hisparse.nodes.policy import CheckOverride
-from hisparse_agent.judge import Ledger, judge, once
-from hisparse_agent.judge.judge import MAINTENANCE_ANNOTATION, UPGRADE_LABEL
+from hisparse_agent.judge.judge import MAINTENANCE_ANNOTATION, UPGRADE_LABEL, judge, once
+from hisparse_agent.judge.ledger import Ledger
 from hisparse_agent.readings import Missing, NodeReading, Nvml, Xid
 
 LOW_MEMORY = {"memory.available": GIB}
@@ -239,7 +239,7 @@ def test_what_was_not_read_anew_counts_no_poll() -> None:
     ledger = first.ledger
     for poll in range(1, 3):
         reading = changed(healthy(poll), {**LINK_DOWN, **LOW_MEMORY})
-        judgement = judge(reading, (), ledger, fresh={Pace.HOST})
+        judgement = judge(replace(reading, fresh=frozenset({Pace.HOST})), (), ledger)
         ledger = judgement.ledger
     assert finding(judgement.findings, "host.mem.available").state is State.CRITICAL
     assert finding(judgement.findings, "nvlink.links", "gpu-0") == finding(first.findings, "nvlink.links", "gpu-0")
@@ -283,7 +283,10 @@ def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, node
 
 
-ODD: list[Any] = [NOT_READ, NOT_THERE, 0, -1, 1, 3, 2**63, -(2**63)]
+ODD_NUMBERS: list[Any] = [0, -1, 1, 3, 2**63, -(2**63)]
+ODD: list[Any] = [NOT_READ, NOT_THERE, *ODD_NUMBERS]
+NEVER_MISSING = ("page_bytes", "health_mask")
+"""Fields that are numbers, whatever was read."""
 ODD_TEXTS: list[Any] = ["", "NVIDIA H100 NVL", "NVIDIA L40S", "0000:1c:00.0", "999.1", "1: DOWN"]
 PATHS = [path for path, _ in _leaves(healthy())]
 MUTATIONS = st.dictionaries(st.sampled_from(PATHS), st.integers(0, 63), min_size=1, max_size=8)
@@ -293,8 +296,7 @@ def _mutated(poll: int, mutations: Mapping[str, int]) -> NodeReading:
     reading = healthy(poll)
     old = dict(_leaves(reading))
     for path, choice in mutations.items():
-        texts = isinstance(old[path], str) and path != "monotonic"
-        pool = ODD_TEXTS if texts else ODD
+        pool = ODD_TEXTS if isinstance(old[path], str) else ODD_NUMBERS if path.endswith(NEVER_MISSING) else ODD
         reading = changed(reading, {path: pool[choice % len(pool)]})
     return reading
 
@@ -322,8 +324,8 @@ def test_any_reading_gives_a_finding_for_every_check_and_never_an_error(readings
             assert one.message
             assert one.reason
             if one.state.is_fault:
-                assert one.reason == check(one.check).reason
-                assert one.message.endswith(check(one.check).remedy)
+                assert one.reason == BY_ID[one.check].reason
+                assert one.message.endswith(BY_ID[one.check].remedy)
         assert {one.check for one in once(reading)} == {row.id for row in CHECKS}
 
 
@@ -372,7 +374,7 @@ def test_unknown_never_leads_to_a_fault_and_no_fault_is_younger_than_its_polls(s
             if state in (State.UNKNOWN, State.UNSUPPORTED):
                 assert one.state in (State.UNKNOWN, State.UNSUPPORTED)
             if one.state.is_fault and one.since == reading.at:
-                assert bad[key] >= check(one.check).enter_polls
+                assert bad[key] >= BY_ID[one.check].enter_polls
 
 
 @settings(deadline=None, max_examples=20)

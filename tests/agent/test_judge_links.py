@@ -9,7 +9,7 @@ from node_readings import LINK, NOT_READ, NOT_THERE, Watch, changed, finding, he
 
 from hisparse.nodes.findings import State
 from hisparse.nodes.policy import CheckOverride
-from hisparse_agent.judge import once
+from hisparse_agent.judge.judge import once
 from hisparse_agent.judge.links import fabric_faults
 from hisparse_agent.readings import Fabric, NvLink, Pcie
 

@@ -15,10 +15,10 @@ from typing import Any, Final
 import pytest
 from node_readings import GIB, NOT_READ, NOT_THERE, NS, POLL_S, POOL, UPTIME, Edits, Watch, finding
 
-from hisparse.nodes.checks import CHECKS, check
+from hisparse.nodes.checks import BY_ID, CHECKS
 from hisparse.nodes.findings import Finding, State
-from hisparse_agent.judge import Judgement, Ledger
-from hisparse_agent.judge.judge import JUDGES
+from hisparse_agent.judge.judge import JUDGES, Judgement
+from hisparse_agent.judge.ledger import Ledger
 from hisparse_agent.judge.standing import patience_of
 from hisparse_agent.judge.view import view_of
 from hisparse_agent.readings import Fabric, Pressure, Xid
@@ -218,9 +218,9 @@ ROWS: Final[Mapping[str, Mapping[State, Row | str]]] = {
     },
     "rdma.nic": {
         State.WARN: Row("nic-mlx5_0:1", {"rdma.nics.0.rate": 200 * 10**9}, 3, well=1),
-        State.CRITICAL: Row("nic-mlx5_0:1", {"rdma.nics.0.state": "1: DOWN"}, 3, well=1),
+        State.CRITICAL: Row("nic-mlx5_0:1", {"rdma.nics.0.state": "DOWN"}, 3, well=1),
         State.UNKNOWN: Row("nic-mlx5_0:1", {"rdma.nics.0.state": NOT_READ}),
-        State.UNSUPPORTED: Row("nic-mlx5_0:1", {"rdma.nics.0.state": "1: DOWN"}),
+        State.UNSUPPORTED: Row("nic-mlx5_0:1", {"rdma.nics.0.state": "DOWN"}),
     },
     "host.mem.available": {
         State.WARN: host({"memory.available": 49 * GIB}, polls=3),
@@ -296,7 +296,7 @@ ROWS: Final[Mapping[str, Mapping[State, Row | str]]] = {
         State.UNSUPPORTED: host({"host.sysctls": NOT_THERE}),
     },
     "host.thp": {
-        State.WARN: host({"host.huge_pages": "always madvise [never]"}, polls=1),
+        State.WARN: host({"host.huge_pages": "never"}, polls=1),
         State.CRITICAL: "a setting is never critical by itself",
         State.UNKNOWN: host({"host.huge_pages": NOT_READ}),
         State.UNSUPPORTED: host({"host.huge_pages": NOT_THERE}),
@@ -343,7 +343,7 @@ def test_every_check_has_a_row_for_every_state_or_a_reason_why_not() -> None:
 @pytest.mark.parametrize("name", list(ROWS))
 def test_the_catalogue_tells_of_the_faults_that_there_are(name: str) -> None:
     faults = {state for state, row in ROWS[name].items() if state.is_fault and isinstance(row, Row)}
-    assert levels_of(check(name)) == faults
+    assert levels_of(BY_ID[name]) == faults
 
 
 @cache
@@ -373,7 +373,7 @@ def _run(name: str, state: State) -> tuple[Finding, Watch]:
 def _only(name: str) -> Iterator[None]:
     """With one check in the catalogue: the others would be judged for nothing."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judging, "CHECKS", (check(name),))
+        patch.setattr(judging, "CHECKS", (BY_ID[name],))
         yield
 
 
@@ -384,8 +384,8 @@ def test_the_state_is_found(name: str, state: State) -> None:
     assert found.message
     assert "Missing(" not in found.message
     if state.is_fault:
-        assert found.reason == check(name).reason
-        assert found.message.endswith(check(name).remedy), "a fault names the next step"
+        assert found.reason == BY_ID[name].reason
+        assert found.message.endswith(BY_ID[name].remedy), "a fault names the next step"
 
 
 @pytest.mark.parametrize(("name", "state", "row"), FAULTS)
@@ -402,7 +402,7 @@ def test_it_is_a_fault_after_its_polls_and_not_before_and_ends_as_patiently(name
 
 
 def _follow(name: str, state: State, row: Row) -> None:
-    patience = patience_of(check(name), None)
+    patience = patience_of(BY_ID[name], None)
     leave = patience.leave_of(state)
     watch = Watch()
     watch.watch(polls=LONG)
@@ -433,4 +433,4 @@ def _follow(name: str, state: State, row: Row) -> None:
 def _raw(name: str, subject: str, watch: Watch, history: Any, ledger: Ledger) -> State:
     """The verdict on one reading alone."""
     view = view_of(watch.history[-1], history, ledger, {}, {})
-    return next(verdict.state for verdict in JUDGES[name](view, check(name)) if verdict.subject == subject)
+    return next(verdict.state for verdict in JUDGES[name](view, BY_ID[name]) if verdict.subject == subject)

@@ -12,6 +12,7 @@ from node_readings import changed, healthy
 from remedy_shapes import BOOT, CAP, policy
 
 from hisparse.errors import Transient
+from hisparse.nodes.breaker import ANNOTATION as BREAKER_ANNOTATION
 from hisparse.nodes.catalogue import Verb
 from hisparse.nodes.in_force import Policy
 from hisparse_agent import exchange
@@ -25,7 +26,7 @@ from hisparse_agent.publish.events import Notice
 from hisparse_agent.publish.report import Report
 from hisparse_agent.publish.writer import NOTE_ANNOTATION, Publication, Writer
 from hisparse_agent.records import Phase, Record, Records, Wanted
-from hisparse_agent.remedies.slots import BREAKER_ANNOTATION, CRITICAL_ANNOTATION, SLOTS_ANNOTATION
+from hisparse_agent.remedies.slots import CRITICAL_ANNOTATION, SLOTS_ANNOTATION
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,7 +144,7 @@ class World:
         self.records: tuple[Record, ...] = ()
         self.agent = Agent(
             "n",
-            view=lambda _: self.view(),
+            view=self.view,
             writer=Writer(server, "n", "v", clock=time.clock, now=time.now),
             pool=PoolLease(server, "ns", "n"),
             metrics=Metrics(),

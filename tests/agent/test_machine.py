@@ -19,8 +19,7 @@ from hisparse.nodes.catalogue import Pace
 from hisparse.nodes.findings import State
 from hisparse_agent import machine as composed
 from hisparse_agent.cluster import NodeObject, View
-from hisparse_agent.judge import once
-from hisparse_agent.judge.judge import judge
+from hisparse_agent.judge.judge import judge, once
 from hisparse_agent.judge.ledger import Ledger
 from hisparse_agent.machine import RELEASE_ANNOTATION, Machine, Paces, Places
 from hisparse_agent.pods import ExporterPod
@@ -43,7 +42,7 @@ class Node:
         self.view = View(node=NODE, pods=(POD,))
         self.machine = Machine(
             "n",
-            lambda _: self.view,
+            lambda: self.view,
             places=Places(kernel_log=folder / "no-kmsg", kubelet=folder),
             paces=PACES,
             nvml=NvmlReader(environment=environment, clock=lambda: self.now),
@@ -114,6 +113,15 @@ async def test_xids_are_those_of_nvml_where_the_kernel_log_is_not_for_us(node: N
     assert (await node.machine.read()).xids == (), "each is told once, at its pace"
 
 
+async def test_that_xids_cannot_be_read_is_said_between_two_readings_of_gpus_too(node: Node) -> None:
+    """Or the report would say something else at every poll."""
+    node.view = replace(node.view, node=replace(NODE, annotations={RELEASE_ANNOTATION: "true"}))
+    first = await node.machine.read()
+    assert isinstance(first.xids, Missing)
+    node.now += PACES.host
+    assert (await node.machine.read()).xids == first.xids
+
+
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Reading of memory that hangs until the event is set, as a file of /sys does whose driver hangs."""
@@ -127,6 +135,22 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     monkeypatch.setattr(composed, "_FILES_S", 0.2)
     yield free
     free.set()
+
+
+async def test_an_xid_that_was_read_too_late_for_its_poll_is_told_in_the_next(
+    stuck: threading.Event, tmp_path: Path
+) -> None:
+    node = Node(tmp_path)
+    (tmp_path / "no-kmsg").write_text("4,1,9000000,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\n")
+    assert isinstance((await node.machine.read()).xids, Missing)
+    stuck.set()
+    node.now += PACES.host
+    assert Pace.GPU not in (await node.machine.read()).fresh
+    node.now += PACES.gpu
+    xids = (await node.machine.read()).xids
+    assert not isinstance(xids, Missing)
+    assert [xid.number for xid in xids] == [79]
+    await node.machine.close()
 
 
 async def test_files_that_hang_are_unknown_and_hold_up_no_gpu(stuck: threading.Event, tmp_path: Path) -> None:

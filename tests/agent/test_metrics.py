@@ -48,7 +48,7 @@ def test_a_gauge_that_is_not_known_has_no_sample() -> None:
 async def test_records_of_the_kernel_log_that_were_lost_are_told(tmp_path: Path) -> None:
     log = tmp_path / "kmsg"
     log.write_text("6,5,1000,-;x\n6,6,1001,-;x\n6,10,1002,-;x\n")
-    machine = Machine("node-1", lambda _: View(pods=()), places=Places(root=tmp_path, kernel_log=log))
+    machine = Machine("node-1", lambda: View(pods=()), places=Places(root=tmp_path, kernel_log=log))
     try:
         assert machine.lost_log_records == 0
         await machine.read()

@@ -95,7 +95,7 @@ class Node:
             clock=lambda: self.polled * POLL_S,
         )
 
-    def view(self, _: datetime) -> View:
+    def view(self) -> View:
         node = NodeObject("n", "uid", {"tier": "gold"}, {}, (), (), unschedulable=False, gpus=2)
         return View(node=node, pods=(), policies=tuple(policy_of(one) for one in self.policies))
 

@@ -15,7 +15,8 @@ from hisparse.nodes.checks import CHECKS
 from hisparse.nodes.findings import Finding, State
 from hisparse.units import GIB
 from hisparse_agent.history import History
-from hisparse_agent.judge import Ledger, judge
+from hisparse_agent.judge.judge import judge
+from hisparse_agent.judge.ledger import Ledger
 from hisparse_agent.replay import load
 
 DATA: Final = Path(__file__).parents[1] / "data" / "nodes"

@@ -10,9 +10,9 @@ from node_readings import changed, healthy
 
 from hisparse.nodes.catalogue import Verb
 from hisparse.nodes.findings import Finding, State
-from hisparse.nodes.report import HiSparseNodeStatus
+from hisparse.nodes.report import MOST_ACTIONS, MOST_FINDINGS, HiSparseNodeStatus
 from hisparse_agent.publish import report
-from hisparse_agent.publish.report import MOST_ACTIONS, MOST_FINDINGS, Report
+from hisparse_agent.publish.report import Report
 from hisparse_agent.readings import Absence, Missing
 from hisparse_agent.records import ACTUATOR_SILENT, Change, Phase, Record, Records, Wanted
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hisparse.nodes import breaker
 from hisparse_agent.remedies import slots
 from hisparse_agent.remedies.slots import BrokenLeaseError, Pool
 
@@ -107,7 +108,7 @@ def test_marks_leave_the_window_and_the_breaker_does_not_close_by_itself() -> No
     assert opened.opened
     assert slots.judge(opened, 2, 20, WINDOW, NOW + timedelta(days=9)) == opened
     annotations = {name: text for name, text in slots.annotations_of(opened).items() if text is not None}
-    del annotations[slots.BREAKER_ANNOTATION]
+    del annotations[breaker.ANNOTATION]
     assert slots.judge(slots.parse(annotations), 2, 20, WINDOW, NOW + timedelta(days=9)).opened is None
 
 
@@ -116,9 +117,9 @@ def test_an_annotation_that_cannot_be_read_stops_everything() -> None:
         slots.parse({slots.SLOTS_ANNOTATION: "[{]"})
     with pytest.raises(BrokenLeaseError, match="zone"):
         slots.parse({slots.CRITICAL_ANNOTATION: '[{"node": "a", "at": "2026-11-30T12:00:00"}]'})
-    stopped = slots.parse({slots.BREAKER_ANNOTATION: "closed for the holidays"})
+    stopped = slots.parse({breaker.ANNOTATION: "closed for the holidays"})
     assert stopped.opened
-    assert slots.annotations_of(stopped)[slots.BREAKER_ANNOTATION] == "closed for the holidays"
+    assert slots.annotations_of(stopped)[breaker.ANNOTATION] == "closed for the holidays"
     assert slots.parse({}) == Pool()
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisparse.nodes.checks import check
+from hisparse.nodes.checks import BY_ID
 from hisparse.nodes.findings import State
 from hisparse.nodes.policy import CheckOverride
 from hisparse_agent.judge.standing import Patience, Standing, patience_of, step
@@ -117,12 +117,12 @@ def test_the_proof_of_a_fault_is_its_last_bad_reading() -> None:
 
 
 def test_a_policy_sets_the_patience_of_both_levels() -> None:
-    row = check("thermal.margin")
+    row = BY_ID["thermal.margin"]
     assert patience_of(row, None) == Patience(20, 4, 40, critical_stays=False)
     assert patience_of(row, CheckOverride(check=row.id, enter_polls=7, leave_polls=9)) == Patience(
         7, 7, 9, critical_stays=False
     )
-    assert patience_of(check("gpu.lost"), None).leave is None
+    assert patience_of(BY_ID["gpu.lost"], None).leave is None
 
 
 PATIENCES = st.builds(

@@ -24,7 +24,7 @@ from hisparse.nodes.findings import Finding, State
 from hisparse.nodes.policy import HiSparseNodePolicySpec
 from hisparse_agent.readings import UNREAD, Cpufreq, NodeReading, Power
 from hisparse_agent.records import Change, Phase, Records, Wanted
-from hisparse_agent.remedies.wishes import BETWEEN_STEPS, Basis, Wishes, held, watts, wishes
+from hisparse_agent.remedies.wishes import BETWEEN_STEPS, Basis, Wishes, held, wishes
 
 MINUTE = timedelta(minutes=1)
 INTEL = Cpufreq(
@@ -357,7 +357,3 @@ def test_while_the_policy_is_not_known_what_has_cleared_ends_all_the_same(
     basis = Basis(tuple(findings), policy(), "", BY_ID, reading(), NOW + later)
     kept = held(basis, (before,), records_of([before]))
     assert {change.target for action in kept for change in action.changes} == {UUIDS[index] for index in left}
-
-
-def test_watts() -> None:
-    assert (watts(700_000), watts(612_500), watts(612_050)) == ("700 W", "612.5 W", "612.05 W")

@@ -163,7 +163,7 @@ def cost(agent: Agent, minutes: float) -> list[Row]:
 
 
 def _polls(agent: Agent) -> float:
-    name = 'hisparse_node_polls_total{outcome="ok"} '
+    name = "hisparse_node_poll_duration_seconds_count "
     return next(float(line.removeprefix(name)) for line in agent.page("/metrics").splitlines() if line.startswith(name))
 
 

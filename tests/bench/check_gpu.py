@@ -44,7 +44,7 @@ def main() -> None:
 
 
 async def _watch() -> tuple[list[NodeReading], list[dict[str, Any]]]:
-    machine = Machine("gpu", lambda _: View(pods=()), paces=Paces(host=1.0, gpu=1.0, config=60.0))
+    machine = Machine("gpu", lambda: View(pods=()), paces=Paces(host=1.0, gpu=1.0, config=60.0))
     readings: list[NodeReading] = []
     polls: list[dict[str, Any]] = []
     book = Ledger()

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from hisparse.nodes.catalogue import Check, Threshold
-from hisparse.nodes.checks import CHECKS, check
+from hisparse.nodes.checks import BY_ID, CHECKS
 from hisparse.nodes.findings import State
-from hisparse_agent.judge.faults import XID_BY_WORD, XID_CRITICAL, XID_WARN
+from hisparse_agent.judge.faults import XID_CRITICAL, XID_WARN
+from hisparse_agent.readings import NVLINK_XIDS
 from hisparse_toolkit import generate
 from hisparse_toolkit.node_checks_page import FILE, levels_of, page
 
@@ -62,9 +63,9 @@ def test_words_about_xids_name_the_numbers_that_the_judge_knows() -> None:
     def numbers(text: str) -> set[int]:
         return {int(number) for number in re.findall(r"\d+", text)}
 
-    row = check("xid")
+    row = BY_ID["xid"]
     assert numbers(row.critical_when) == XID_CRITICAL
-    assert numbers(row.warn_when) == XID_WARN | {min(XID_BY_WORD), max(XID_BY_WORD)}
+    assert numbers(row.warn_when) == XID_WARN | {min(NVLINK_XIDS), max(NVLINK_XIDS)}
 
 
 def lines_of(row: Check) -> dict[str, str]:
@@ -73,7 +74,7 @@ def lines_of(row: Check) -> dict[str, str]:
 
 
 PLAIN = replace(
-    check("nvml.latency"), warn_when="", critical_when="", threshold=Threshold(), leave_polls=2, pin_grace=False
+    BY_ID["nvml.latency"], warn_when="", critical_when="", threshold=Threshold(), leave_polls=2, pin_grace=False
 )
 
 
@@ -131,8 +132,8 @@ def test_how_a_row_is_told(row: Check, name: str, text: str) -> None:
 
 
 def test_information_has_no_patience_to_tell() -> None:
-    assert levels_of(check("pin.window")) == frozenset()
-    assert set(lines_of(check("pin.window"))) == {
+    assert levels_of(BY_ID["pin.window"]) == frozenset()
+    assert set(lines_of(BY_ID["pin.window"])) == {
         "looks at",
         "Warn",
         "Critical",
@@ -140,5 +141,5 @@ def test_information_has_no_patience_to_tell() -> None:
         "what a policy may allow",
         "source",
     }
-    assert levels_of(check("nvlink.links")) == {State.CRITICAL}
-    assert levels_of(check("host.mem.numa")) == {State.WARN, State.CRITICAL}
+    assert levels_of(BY_ID["nvlink.links"]) == {State.CRITICAL}
+    assert levels_of(BY_ID["host.mem.numa"]) == {State.WARN, State.CRITICAL}

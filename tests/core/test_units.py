@@ -13,6 +13,7 @@ from hisparse.units import (
     format_bytes,
     format_duration,
     format_quantity,
+    format_watts,
     parse_duration,
     parse_quantity,
     parse_tokens,
@@ -180,3 +181,7 @@ def test_what_is_no_count_of_tokens_is_told_with_an_example(text: str) -> None:
 def test_a_long_text_is_shortened_in_the_message() -> None:
     with pytest.raises(UnitError, match=r"\.\.\. \(1048576 characters\)"):
         parse_quantity("x" * 2**20)
+
+
+def test_watts_are_exact() -> None:
+    assert (format_watts(700_000), format_watts(612_500), format_watts(612_050)) == ("700 W", "612.5 W", "612.05 W")

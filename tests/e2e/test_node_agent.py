@@ -297,7 +297,7 @@ def test_the_agent_reads_this_machine_and_reports_it(read_only: Site, real_names
     page = _metrics(site)
     assert page['hisparse_node_check_status{check="pin.window",subject="host"}'] == 0
     assert page["hisparse_node_memory_total_bytes"] == psutil.virtual_memory().total
-    assert page['hisparse_node_polls_total{outcome="ok"}'] > 0
+    assert page["hisparse_node_poll_duration_seconds_count"] > 0
     assert 'hisparse_node_check_status{check="host.mem.available",subject="host"}' in page
     log = site.kubectl("logs", "daemonset/hisparse-agent")
     assert [line for line in log.splitlines() if json.loads(line)["level"] != "info"] == []

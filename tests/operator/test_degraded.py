@@ -33,7 +33,7 @@ def _catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
         return Check(name, Subject.GPU, "-", "-", "-", "-", "-", "-", cost=cost)
 
     found = (check("test.links", SENTENCE), check("test.heat", "NCCL waits."), check("test.cheap", ""))
-    monkeypatch.setattr(checks, "check", {one.id: one for one in found}.__getitem__)
+    monkeypatch.setattr(checks, "BY_ID", {one.id: one for one in found})
 
 
 def running(replicas: int = 1, nodes: int = 2) -> SmallCluster:

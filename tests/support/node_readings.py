@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from hisparse.nodes.findings import Finding
 from hisparse.nodes.policy import CheckOverride
-from hisparse_agent.judge import Judgement, Ledger, judge
+from hisparse_agent.judge.judge import Judgement, judge
+from hisparse_agent.judge.ledger import Ledger
 from hisparse_agent.readings import (
     Absence,
     Cpufreq,
@@ -101,7 +102,7 @@ def healthy(poll: int = 0) -> NodeReading:
             swap_out=7000,
             major_faults=900,
             pressure=Pressure(0.0, 0.0),
-            nodes=tuple(NumaNode(index, 1024 * GIB, 700 * GIB, 50 * GIB, POOL // 2 // 4096, 12) for index in range(2)),
+            nodes=tuple(NumaNode(index, 1024 * GIB, 700 * GIB, 50 * GIB, POOL // 2 // 4096) for index in range(2)),
         ),
         host=Host(
             kernel="6.8.0-50-generic",
@@ -126,7 +127,7 @@ def healthy(poll: int = 0) -> NodeReading:
             peermem_loaded=False,
             peermem_registered=False,
             dma_buf=True,
-            nics=(Nic("mlx5_0", 1, "4: ACTIVE", "5: LinkUp", 400 * 10**9, 0),),
+            nics=(Nic("mlx5_0", 1, "ACTIVE", 400 * 10**9, 0),),
         ),
         pods=(
             EnginePod(
@@ -137,7 +138,6 @@ def healthy(poll: int = 0) -> NodeReading:
                 pool=POOL,
                 limit=600 * GIB,
                 running=True,
-                started_seconds=9000,
                 memory=450 * GIB,
                 shmem=POOL,
                 anon=40 * GIB,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hisparse.nodes.catalogue import Pace
-from hisparse.nodes.findings import Finding, State, worst
+from hisparse.nodes.findings import WORST_FIRST, Finding, State, worst
 from hisparse.units import format_bytes
 from hisparse_agent.cluster import View
 from hisparse_agent.history import History
@@ -29,7 +29,6 @@ from hisparse_toolkit.sheet import Columns, Sheet, Tone
 DECIDING: Final = ("gpu.lost", "nvlink.links", "thermal.margin", "rdma.path", "host.mem.available")
 """Checks without which there is no answer: where one of them could not be read, the command could not find out."""
 
-_ORDER: Final = (State.CRITICAL, State.WARN, State.UNKNOWN, State.OK, State.UNSUPPORTED)
 _QUIET: Final = (State.OK, State.UNSUPPORTED)
 _WORDS: Final = {
     Tone.YES: ("Healthy", "HEALTHY"),
@@ -61,7 +60,7 @@ def answer(question: Question) -> Answer:
     """Read, judge and tell. Changes nothing on the machine. Raises BadInputError where a recording is of no use."""
     readings = [_machine(question)] if question.replay is None else _recorded(question.replay)
     *history, reading = [_with_connector(one) for one in readings] if question.rdma else readings
-    findings = tuple(sorted(once(reading, history), key=lambda one: _ORDER.index(one.state)))
+    findings = tuple(sorted(once(reading, history), key=lambda one: WORST_FIRST.index(one.state)))
     tone = tone_of(findings)
     return Answer(
         tone,
@@ -90,7 +89,7 @@ async def _read(question: Question) -> NodeReading:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     machine = Machine(
         platform.node(),
-        lambda _: View(pods=()),
+        lambda: View(pods=()),
         places=Places(),
         paces=Paces(nvml_deadline=question.deadline_s),
     )
@@ -155,8 +154,8 @@ def finding_json(one: Finding) -> Mapping[str, Any]:
 def _sheet(question: Question, reading: NodeReading, findings: tuple[Finding, ...], tone: Tone) -> Sheet:
     later = tuple(one for one in findings if one.state is State.UNKNOWN and one.reason == BEING_WATCHED)
     now = tuple(one for one in findings if one not in later)
-    by_state = {state: tuple(one for one in now if one.state is state) for state in _ORDER}
-    told = tuple(state for state in _ORDER if by_state[state] and (question.every or state not in _QUIET))
+    by_state = {state: tuple(one for one in now if one.state is state) for state in WORST_FIRST}
+    told = tuple(state for state in WORST_FIRST if by_state[state] and (question.every or state not in _QUIET))
     counts = [f"{len(found)} {state.value}" for state, found in by_state.items() if found]
     counts += [f"{len(later)} later"] if later else []
     quiet = () if question.every else _QUIET

@@ -14,7 +14,6 @@ from hisparse.units import GIB
 FILE: Final = "node-checks.md"
 
 _NEVER: Final = "never"
-_SECONDS: Final = {Pace.HOST: 5, Pace.GPU: 15, Pace.CONFIG: 60}
 _EACH: Final = {
     Subject.GPU: "each GPU",
     Subject.NUMA: "each NUMA node",
@@ -51,10 +50,9 @@ In commands INDEX is the number of the GPU and NODE, POD, NAME, PORT and ADDRESS
 
 def page(checks: Sequence[Check] = CHECKS) -> str:
     """The whole page: what holds for all, an index, and one section with its anchor for each check."""
-    paces = {pace.name.lower(): str(seconds) for pace, seconds in _SECONDS.items()}
     introduction = _INTRODUCTION
-    for name, seconds in paces.items():
-        introduction = introduction.replace(f"{{{name}}}", seconds)
+    for pace in Pace:
+        introduction = introduction.replace(f"{{{pace.name.lower()}}}", str(pace.seconds))
     lines = [introduction, "| check | of | condition | taints | verb | in short |", "|---|---|---|---|---|---|"]
     lines += [_index_row(check) for check in checks]
     for check in checks:
@@ -189,7 +187,7 @@ def _ends(check: Check) -> str:
 def _polls(count: int, kind: str, check: Check) -> str:
     if count == 1:
         return f"one {kind} poll"
-    return f"{count} {kind} polls in a row ({_duration(count * _SECONDS[check.pace])})"
+    return f"{count} {kind} polls in a row ({_duration(count * check.pace.seconds)})"
 
 
 def _duration(seconds: int) -> str:

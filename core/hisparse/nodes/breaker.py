@@ -12,7 +12,9 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-ANNOTATION: Final = "inference.hisparse.dev/breaker"
+from hisparse.spec import GROUP
+
+ANNOTATION: Final = f"{GROUP}/breaker"
 """A person closes the breaker by removing this one."""
 LEASE_PREFIX: Final = "hisparse-pool-"
 

@@ -12,6 +12,7 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from hisparse.nodes.findings import State
+from hisparse.units import parse_duration
 
 
 class NodeCondition(StrEnum):
@@ -38,6 +39,11 @@ class Pace(StrEnum):
     HOST = "5s"
     GPU = "15s"
     CONFIG = "60s"
+
+    @property
+    def seconds(self) -> int:
+        """The time between two readings."""
+        return parse_duration(self.value)
 
 
 class Verb(StrEnum):

@@ -7,13 +7,13 @@ acts, and only the verbs named in `verbs` can be allowed by a HiSparseNodePolicy
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
 from hisparse.nodes.catalogue import Check, NodeCondition, Pace, Subject, Threshold, Verb
 
-_POLLS_PER_HOUR: Final = 240
-"""At 15 s."""
+_POLLS_PER_HOUR: Final = 3600 // Pace.GPU.seconds
 
 _HALF_SPEED: Final = (
     "The host tier is read over this link: at half of 55 GB/s every token that reads KV from host memory takes up to "
@@ -885,9 +885,4 @@ CHECKS: Final[tuple[Check, ...]] = (
 )
 """Every check, in the order in which people read them."""
 
-_BY_ID: Final = MappingProxyType({check.id: check for check in CHECKS})
-
-
-def check(id: str) -> Check:  # noqa: A002 - it is the field's name
-    """The check of that id. Raises KeyError for any other."""
-    return _BY_ID[id]
+BY_ID: Final[Mapping[str, Check]] = MappingProxyType({check.id: check for check in CHECKS})

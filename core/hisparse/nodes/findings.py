@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 
 class State(StrEnum):
@@ -24,9 +25,21 @@ class State(StrEnum):
         return self in (State.WARN, State.CRITICAL)
 
 
+WORST_FIRST: Final = (State.CRITICAL, State.WARN, State.UNKNOWN, State.OK, State.UNSUPPORTED)
+"""The order in which people are told: faults, then what is not known."""
+
+POD_SUBJECT: Final = "pod-"
+"""What a subject that is a pod begins with."""
+
+
+def pod_subject(namespace: str, name: str) -> str:
+    """The subject of findings about a pod."""
+    return f"{POD_SUBJECT}{namespace}/{name}"
+
+
 @dataclass(frozen=True)
 class Finding:
-    """One check on one subject ("gpu-3", "numa-0", "pod-NAMESPACE/NAME", "host").
+    """One check on one subject ("gpu-3", "numa-0", "nic-NAME:PORT", "pod-NAMESPACE/NAME", "host").
 
     value and limit are in `unit`, a base unit ("bytes", "celsius", "watts", "ratio", "count", "seconds", or "" for
     words), and None where there is nothing to compare. since is when the state began.
@@ -44,6 +57,5 @@ class Finding:
 
 
 def worst(states: tuple[State, ...]) -> State:
-    """The state that a reader should be told of: faults first, then what is not known."""
-    order = (State.CRITICAL, State.WARN, State.UNKNOWN, State.OK, State.UNSUPPORTED)
-    return next((state for state in order if state in states), State.UNSUPPORTED)
+    """The first of these by WORST_FIRST; Unsupported where there are none."""
+    return next((state for state in WORST_FIRST if state in states), State.UNSUPPORTED)

@@ -25,15 +25,26 @@ ALLOWED_SYSCTLS: Final[Mapping[str, tuple[int, int]]] = {
 }
 """By name, the least and the most value that the actuator writes."""
 
+# what holds where a policy names nothing, as its fields below say; not in the schema, so that a release may change it
+DEFAULT_STEP_PERCENT: Final = 10
 DEFAULT_SYSCTL: Final = "vm.swappiness"
 DEFAULT_SYSCTL_VALUE: Final = 10
-"""What a remedy sysctl writes where the policy names nothing."""
+DEFAULT_CPUFREQ: Final = "performance"
+DEFAULT_TTL: Final = "1h"
+DEFAULT_MAX_NODES: Final = "10%"
+DEFAULT_PER_NODE_PER_HOUR: Final = 1
+DEFAULT_PER_NODE_PER_DAY: Final = 3
+DEFAULT_BREAKER_PERCENT: Final = 20
+DEFAULT_BREAKER_WINDOW: Final = "10m"
+
+LONGEST_TTL: Final = "24h"
+"""Nothing stays changed for longer, whatever is asked for."""
 
 LEAST_POWER_PERCENT: Final = 70
 """No cap goes below this share of the card's default limit."""
 
 _NUMBER = Form(r"-?[0-9]{1,18}(?:\.[0-9]{1,6})?", "a number", 'write digits, as in "10" or "0.05"')
-_TTL = DurationBetween("1m", "24h", 'set how long a change may stay, for example "1h"')
+_TTL = DurationBetween("1m", LONGEST_TTL, 'set how long a change may stay, for example "1h"')
 _WINDOW = DurationBetween("1m", "24h", 'set the time in which faults are counted, for example "10m"')
 
 
@@ -61,7 +72,7 @@ class CheckOverride(Strict):
     """Good polls in a row that end one."""
 
 
-def _only(verb: str, *fields: str) -> Rule:
+def _only(verb: Verb, *fields: str) -> Rule:
     """Parameters of one verb are not set for another."""
     has = " || ".join(f"has(self.parameters.{name})" for name in fields)
     given = ", ".join(fields)
@@ -121,9 +132,9 @@ class Remedy(Strict):
     """It is put back after this long in any case; 1h where it is absent."""
 
     rules = (
-        _only("power-cap", "stepPercent"),
-        _only("sysctl", "sysctl", "value"),
-        _only("cpufreq", "governor", "preference"),
+        _only(Verb.POWER_CAP, "stepPercent"),
+        _only(Verb.SYSCTL, "sysctl", "value"),
+        _only(Verb.CPUFREQ, "governor", "preference"),
     )
 
 

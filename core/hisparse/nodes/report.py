@@ -14,6 +14,8 @@ KIND: Final = "HiSparseNode"
 PLURAL: Final = "hisparsenodes"
 HEARTBEAT_SECONDS: Final = 300
 STALE_SECONDS: Final = 900
+MOST_FINDINGS: Final = 512
+MOST_ACTIONS: Final = 64
 
 
 class FindingStatus(Reported):
@@ -22,7 +24,7 @@ class FindingStatus(Reported):
     check: str
     """The check, as in the catalogue."""
     subject: str
-    """What was judged: gpu-3, numa-0, pod-NAMESPACE/NAME or host."""
+    """What was judged: gpu-3, numa-0, nic-NAME:PORT, pod-NAMESPACE/NAME or host."""
     state: State
     """Ok, Warn, Critical, Unknown (not read) or Unsupported (not there, or hidden)."""
     since: str
@@ -110,7 +112,7 @@ class NodeConditionStatus(Reported):
     """A condition of the report itself."""
 
     type: str
-    """Healthy, Observed, Muted or PolicyAccepted."""
+    """Healthy, Observed, Muted, PolicyAccepted or PutBack."""
     status: str
     """True, False or Unknown."""
     reason: str
@@ -130,11 +132,11 @@ class HiSparseNodeStatus(Reported):
     """Findings that are a fault: Warn or Critical."""
     gpus: int | None = None
     """GPUs that the agent sees."""
-    findings: Annotated[list[FindingStatus], Field(max_length=512)] | None = None
+    findings: Annotated[list[FindingStatus], Field(max_length=MOST_FINDINGS)] | None = None
     """Every check on every subject, faults first."""
     inventory: Inventory | None = None
     """What the node is made of."""
-    actions: Annotated[list[ActionStatus], Field(max_length=64)] | None = None
+    actions: Annotated[list[ActionStatus], Field(max_length=MOST_ACTIONS)] | None = None
     """Changes of host state, and how each may be put back."""
     policy: str | None = None
     """The HiSparseNodePolicy in force; absent where none selects the node."""

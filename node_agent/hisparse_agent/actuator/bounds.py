@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Final
 
 from hisparse.nodes.catalogue import Verb
-from hisparse.nodes.policy import ALLOWED_SYSCTLS, LEAST_POWER_PERCENT
+from hisparse.nodes.policy import ALLOWED_SYSCTLS, LEAST_POWER_PERCENT, LONGEST_TTL
+from hisparse.units import format_watts, parse_duration
 from hisparse_agent.records import ALL_CPUS
 
-LONGEST_TTL_SECONDS: Final = 24 * 3600
-"""Nothing stays longer than this, whatever the wish says; the same as the most that a policy may say."""
+LONGEST_TTL_SECONDS: Final = parse_duration(LONGEST_TTL)
+"""Whatever the wish says."""
 
 CPU_SETTINGS: Final = ("scaling_governor", "energy_performance_preference")
 GPU_UUID: Final = re.compile(r"GPU-[0-9A-Fa-f-]{8,64}")
 ONE_CPU: Final = re.compile(rf"cpu[0-9]{{1,5}}/(?:{'|'.join(CPU_SETTINGS)})")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _WORD = re.compile(r"[a-z_]{1,32}")
-_WATT: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -91,17 +90,17 @@ def _power_cap(setting: Setting, new: int) -> str | None:
     if setting.power is None:
         return f"{setting.target}: the limits of the card are not known"
     present, default = int(setting.present), setting.power.default
-    floor = max(Fraction(setting.power.least), Fraction(default * LEAST_POWER_PERCENT, 100))
+    floor = max(setting.power.least, -(-default * LEAST_POWER_PERCENT // 100))
     if new == present:
         also = ", the card's default" if new == default else ""
-        return f"{setting.target}: {_watts(new)} is the present limit{also}: nothing to do"
+        return f"{setting.target}: {format_watts(new)} is the present limit{also}: nothing to do"
     if new >= default:
-        return f"{setting.target}: {_watts(new)} caps nothing; the card's default is {_watts(default)}"
+        return f"{setting.target}: {format_watts(new)} caps nothing; the card's default is {format_watts(default)}"
     if new > present:
-        return f"{setting.target}: {_watts(new)} would raise the present limit of {_watts(present)}"
+        return f"{setting.target}: {format_watts(new)} would raise the present limit of {format_watts(present)}"
     if new < floor:
         return (
-            f"{setting.target}: {_watts(new)} is below {float(floor / _WATT):g} W, the more of the card's minimum and "
+            f"{setting.target}: {format_watts(new)} is below {format_watts(floor)}, the more of the card's minimum and "
             f"{LEAST_POWER_PERCENT} % of its default"
         )
     return None
@@ -124,7 +123,3 @@ def _cpufreq(setting: Setting, new: str) -> str | None:
     if _WORD.fullmatch(new) is None or new not in setting.offered:
         return f"{setting.target}: the driver offers {', '.join(setting.offered) or 'nothing'}, and not {new}"
     return None
-
-
-def _watts(milliwatts: int) -> str:
-    return f"{milliwatts / _WATT:g} W"

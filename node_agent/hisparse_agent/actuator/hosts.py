@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from hisparse.nodes.catalogue import Verb
-from hisparse_agent.actuator.bounds import CPU_SETTINGS, PowerLimits, Setting, is_recorded_target
+from hisparse_agent.actuator.bounds import PowerLimits, Setting, is_recorded_target
 from hisparse_agent.records import ALL_CPUS
 
 _MOST_TEXT: Final = 4096
@@ -107,7 +107,7 @@ class MachineHost:
         if verb is Verb.SYSCTL:
             return self._root / "proc/sys" / target.replace(".", "/")
         cpu, _, setting = target.partition("/")
-        return self._cpus() / cpu / "cpufreq" / CPU_SETTINGS[CPU_SETTINGS.index(setting)]
+        return self._cpus() / cpu / "cpufreq" / setting
 
     def _cpus(self) -> Path:
         return self._root / "sys/devices/system/cpu"

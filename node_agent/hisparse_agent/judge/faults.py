@@ -14,7 +14,7 @@ from hisparse.units import GIB, format_bytes
 from hisparse_agent.judge.ledger import Card
 from hisparse_agent.judge.verdict import HOST, Verdict, absent, fine, graded, unknown, unsupported
 from hisparse_agent.judge.view import Judge, View, each_gpu, of_host, unless_lost
-from hisparse_agent.readings import Absence, GpuReading, Missing, Xid
+from hisparse_agent.readings import NVLINK_XIDS, Absence, GpuReading, Missing, Xid
 
 RECOVERY_ACTIONS: Final = MappingProxyType(
     {
@@ -33,30 +33,8 @@ _DRAIN_P2P: Final = 3
 
 XID_WARN: Final = frozenset({63, 94})
 XID_CRITICAL: Final = frozenset(
-    {
-        46,
-        48,
-        62,
-        64,
-        74,
-        79,
-        95,
-        109,
-        110,
-        119,
-        120,
-        136,
-        140,
-        142,
-        143,
-        151,
-        155,
-        156,
-        158,
-    }
+    {46, 48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 142, 143, 151, 155, 156, 158}
 )
-XID_BY_WORD: Final = range(144, 151)
-"""NVLink errors, of which the words Fatal and Nonfatal say how bad they are."""
 
 XID_DECAY_S: Final = 3600
 
@@ -139,7 +117,7 @@ def xid_state(xid: Xid) -> State:
         return State.CRITICAL if xid.fatal else State.WARN
     if xid.number in XID_CRITICAL:
         return State.CRITICAL
-    return State.WARN if xid.number in XID_WARN or xid.number in XID_BY_WORD else State.OK
+    return State.WARN if xid.number in XID_WARN or xid.number in NVLINK_XIDS else State.OK
 
 
 def _xids(view: View, row: Check) -> Iterable[Verdict]:

@@ -11,10 +11,10 @@ from typing import Final
 
 from hisparse.nodes.catalogue import Check, Threshold
 from hisparse.nodes.findings import State
-from hisparse_agent.judge.rates import Change, change, last_change, of_gpu, too_short
+from hisparse_agent.judge.rates import Change, change, last_change, of_gpu, reaches, too_short
 from hisparse_agent.judge.verdict import Verdict, absent, fine, graded, limit_of, percent, plain, unknown
 from hisparse_agent.judge.view import NS, GpuJudge, Judge, View, each_gpu, unless_lost
-from hisparse_agent.readings import Absence, GpuReading, Heat, Missing, Number, Throttle
+from hisparse_agent.readings import GpuReading, Heat, Missing, Number, Throttle, is_unsupported
 
 WINDOW_S: Final = 300
 
@@ -33,7 +33,7 @@ POWER_BRAKE: Final = 0x80
 def _margin(view: View, row: Check, gpu: GpuReading) -> Verdict:
     heat = gpu.heat
     margin, how = heat.margin, ""
-    if isinstance(margin, Missing) and margin.absence is Absence.UNSUPPORTED:
+    if isinstance(margin, Missing) and is_unsupported(margin):
         # an A100 has no margin of its own
         if isinstance(heat.gpu, int) and isinstance(heat.gpu_limit, int):
             margin, how = heat.gpu_limit - heat.gpu, f", {heat.gpu} of {heat.gpu_limit} C"
@@ -84,7 +84,7 @@ def throttled_share(view: View, gpu: GpuReading, bit: int) -> Fraction | Missing
     counted = change(view, of_gpu(key, lambda gpu: _counter(gpu.throttle, bit)), window_s=WINDOW_S)
     if isinstance(counted, Change):
         return counted.share
-    if _is_unsupported(_counter(gpu.throttle, bit)) and isinstance(gpu.throttle.reasons, int):
+    if is_unsupported(_counter(gpu.throttle, bit)) and isinstance(gpu.throttle.reasons, int):
         return _sampled(view, key, bit)
     return counted
 
@@ -98,10 +98,6 @@ def _counter(throttle: Throttle, bit: int) -> Number:
     }[bit]
 
 
-def _is_unsupported(value: Number) -> bool:
-    return isinstance(value, Missing) and value.absence is Absence.UNSUPPORTED
-
-
 def _sampled(view: View, key: str, bit: int) -> Fraction | Missing:
     samples = [
         (moment.age_ns, gpu.throttle.reasons)
@@ -111,7 +107,7 @@ def _sampled(view: View, key: str, bit: int) -> Fraction | Missing:
         and isinstance(gpu.throttle.reasons, int)
     ]
     span = samples[0][0] if samples else 0
-    if span * 100 < WINDOW_S * NS * 80:
+    if not reaches(span, WINDOW_S):
         return too_short(span, WINDOW_S)
     return Fraction(sum(1 for _, reasons in samples if reasons & bit), len(samples))
 
@@ -145,7 +141,7 @@ def _brake(view: View, row: Check, gpu: GpuReading) -> Verdict:
 
 def _latest_brake(view: View, gpu: GpuReading) -> Fraction | Missing:
     counter = gpu.throttle.power_brake_ns
-    if _is_unsupported(counter) and isinstance(gpu.throttle.reasons, int):
+    if is_unsupported(counter) and isinstance(gpu.throttle.reasons, int):
         return Fraction(1 if gpu.throttle.reasons & POWER_BRAKE else 0)
     latest = last_change(view, of_gpu(view.holder(gpu), lambda gpu: gpu.throttle.power_brake_ns))
     return latest if isinstance(latest, Missing) else latest.share

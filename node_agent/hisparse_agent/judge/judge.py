@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from hisparse.nodes.catalogue import Check, NodeCondition, Pace
+from hisparse.nodes.catalogue import Check, NodeCondition
 from hisparse.nodes.checks import CHECKS
 from hisparse.nodes.findings import Finding, State
 from hisparse.nodes.policy import CheckOverride
+from hisparse.spec import GROUP
 from hisparse_agent.judge import faults, heat, ledger, links, memory, offload, pcie, power, rdma, settings, watching
 from hisparse_agent.judge.ledger import Ledger
 from hisparse_agent.judge.standing import Patience, Standing, patience_of, step
@@ -34,9 +35,7 @@ from hisparse_agent.readings import Missing, NodeReading, Rdma
 T = TypeVar("T")
 UPGRADE_LABEL: Final = "nvidia.com/gpu-driver-upgrade-state"
 UPGRADE_DONE: Final = "upgrade-done"
-MAINTENANCE_ANNOTATION: Final = "inference.hisparse.dev/maintenance"
-
-EVERY_PACE: Final = frozenset(Pace)
+MAINTENANCE_ANNOTATION: Final = f"{GROUP}/maintenance"
 
 _NO_OVERRIDES: Final[Mapping[str, CheckOverride]] = MappingProxyType({})
 _NO_CAPS: Final[Mapping[str, int]] = MappingProxyType({})
@@ -74,13 +73,12 @@ def judge(
     *,
     overrides: Mapping[str, CheckOverride] = _NO_OVERRIDES,
     own_caps: Mapping[str, int] = _NO_CAPS,
-    fresh: Collection[Pace] = EVERY_PACE,
 ) -> Judgement:
     """Findings of one poll.
 
     history: earlier readings, oldest first, kept for about 15 minutes. overrides: by check. own_caps: power limits in
-    milliwatts that this project has set, by UUID. fresh: the paces whose signals were read anew in this reading; of
-    the others the last finding stands, and no poll is counted.
+    milliwatts that this project has set, by UUID. Of paces that were not read anew in this reading the last finding
+    stands, and no poll is counted.
     """
     before = ledger.in_this_boot(book, reading)
     view = view_of(reading, history, ledger.learned(before, reading), overrides, own_caps)
@@ -91,7 +89,7 @@ def judge(
     standings: dict[tuple[str, str], Standing] = {}
     for check in CHECKS:
         held = dict(held_before.get(check.id, ()))
-        if check.pace not in fresh and check.id in told_before:
+        if check.pace not in reading.fresh and check.id in told_before:
             findings += told_before[check.id]
             standings |= _filed(check, held)
             continue

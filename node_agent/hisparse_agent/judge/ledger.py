@@ -10,9 +10,6 @@ from hisparse.nodes.findings import Finding
 from hisparse_agent.judge.standing import Standing
 from hisparse_agent.readings import GpuReading, NodeReading, NvLink, Nvml
 
-ACTIVE_STATES = (1, 2)
-"""NVLink states that carry traffic when asked to: active, and asleep to save power."""
-
 
 @dataclass(frozen=True)
 class Card:
@@ -95,7 +92,7 @@ def _known_pci(ledger: Ledger, gpu: GpuReading) -> str:
 
 
 def _better(known: LinkBaseline | None, links: tuple[NvLink, ...]) -> LinkBaseline:
-    active = [link for link in links if link.state in ACTIVE_STATES]
+    active = [link for link in links if link.is_active]
     fastest = max((link.bytes_per_second for link in active if isinstance(link.bytes_per_second, int)), default=0)
     if known is None:
         return LinkBaseline(len(active), fastest)

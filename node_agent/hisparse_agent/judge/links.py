@@ -12,9 +12,8 @@ from typing import Final
 
 from hisparse.hardware import gpu_named
 from hisparse.nodes.catalogue import Check
-from hisparse.nodes.checks import check
+from hisparse.nodes.checks import BY_ID
 from hisparse.nodes.findings import State
-from hisparse_agent.judge.ledger import ACTIVE_STATES
 from hisparse_agent.judge.rates import Change, change, lasted, of_gpu
 from hisparse_agent.judge.verdict import (
     BOOT_GRACE,
@@ -29,7 +28,7 @@ from hisparse_agent.judge.verdict import (
     unsupported,
 )
 from hisparse_agent.judge.view import Judge, Moment, View, each_gpu, unless_lost
-from hisparse_agent.readings import Absence, Fabric, GpuReading, Missing, Number, NvLink
+from hisparse_agent.readings import Absence, Fabric, GpuReading, Missing, Number, NvLink, is_unsupported
 
 LINK_BYTES_PER_SECOND: Final[Mapping[str, int]] = MappingProxyType(
     {
@@ -90,19 +89,15 @@ def _ports(gpu: GpuReading) -> tuple[NvLink, ...] | Missing:
         return Missing(Absence.UNSUPPORTED, "NVLink cannot be asked for while the GPU is in MIG mode")
     if isinstance(gpu.links, Missing):
         return gpu.links
-    there = tuple(link for link in gpu.links if not _is_unsupported(link.state))
+    there = tuple(link for link in gpu.links if not is_unsupported(link.state))
     if not there:
         return Missing(Absence.UNSUPPORTED, "the GPU has no NVLink, or this machine hides it")
     unread = next((link.state for link in there if isinstance(link.state, Missing)), None)
     return there if unread is None else unread
 
 
-def _is_unsupported(value: Number) -> bool:
-    return isinstance(value, Missing) and value.absence is Absence.UNSUPPORTED
-
-
 def _active(ports: tuple[NvLink, ...]) -> tuple[NvLink, ...]:
-    return tuple(link for link in ports if link.state in ACTIVE_STATES)
+    return tuple(link for link in ports if link.is_active)
 
 
 def expected_ports(view: View, gpu: GpuReading) -> tuple[int, str] | Missing:
@@ -116,7 +111,7 @@ def expected_ports(view: View, gpu: GpuReading) -> tuple[int, str] | Missing:
     seen = baseline.active if baseline else 0
     if not isinstance(gpu.links, Missing):
         seen = max(seen, len(_active(gpu.links)))
-    limits = view.limits(check("nvlink.links"), gpu.product)
+    limits = view.limits(BY_ID["nvlink.links"], gpu.product)
     promised = int(Fraction(limits.critical or 0))
     if promised > 0 and (is_sxm(gpu.product) or seen):
         override = view.overrides.get("nvlink.links")

@@ -14,7 +14,7 @@ from hisparse.nodes.findings import State
 from hisparse.units import GIB, format_bytes
 from hisparse_agent.judge.offload import pool_to_come
 from hisparse_agent.judge.rates import change
-from hisparse_agent.judge.verdict import HOST, Verdict, absent, fine, graded, percent, plain, unknown, unsupported
+from hisparse_agent.judge.verdict import HOST, Verdict, absent, fine, graded, percent, plain, unsupported
 from hisparse_agent.judge.view import Judge, View, of_host, pod_key, share_of_percent
 from hisparse_agent.readings import Absence, Memory, Missing, NumaNode, Number, Pressure
 
@@ -25,7 +25,6 @@ PRESSURE_TOLD: Final = Fraction(1, 100)
 PINS_TOLD: Final = Fraction(1, 4)
 NODE_EXHAUSTED: Final = 4 * GIB
 NUMA_RATIO: Final = 4
-NUMA_SUM_OFF: Final = Fraction(5, 100)
 SWAP_WINDOW_S: Final = 120
 
 
@@ -66,7 +65,7 @@ def _why(view: View) -> str:
 
 def _pins(view: View) -> Iterable[str]:
     memory = view.reading.memory
-    pinned = pinned_bytes(memory.pinned_pages, memory)
+    pinned = memory.pinned_bytes
     if isinstance(pinned, int) and isinstance(memory.total, int) and pinned >= memory.total * PINS_TOLD:
         yield f"{format_bytes(pinned)} are pinned (a shared pool counts once per rank) and cannot be reclaimed"
 
@@ -150,41 +149,14 @@ def reclaimable(node: NumaNode) -> Number:
     return node.free if isinstance(node.file_cache, Missing) else node.free + node.file_cache
 
 
-def pinned_bytes(pages: Number, memory: Memory) -> Number:
-    """Bytes under long-term pins. A pool that ranks share is counted once for each of them."""
-    return pages if isinstance(pages, Missing) else pages * memory.page_bytes
-
-
 def _numa(view: View, row: Check) -> Iterable[Verdict]:
-    nodes = _believed_nodes(view.reading.memory)
+    nodes = view.reading.memory.nodes
     if isinstance(nodes, Missing):
         return (absent(HOST, nodes, "memory by NUMA node"),)
     near = _nodes_of_gpus(view, nodes)
     if isinstance(near, Missing):
         return (absent(HOST, near, "NUMA node of the GPUs"),)
     return tuple(_node(view, row, node, nodes) for node in nodes if node.index in near)
-
-
-def _believed_nodes(memory: Memory) -> tuple[NumaNode, ...] | Missing:
-    """The nodes, where they add up to the memory of the host; some virtual machines show nodes that do not."""
-    nodes = memory.nodes
-    if isinstance(nodes, Missing):
-        return nodes
-    if not nodes:
-        return Missing(Absence.UNSUPPORTED, "the machine shows no NUMA node")
-    if isinstance(memory.total, Missing):
-        return memory.total
-    total = 0
-    for node in nodes:
-        if isinstance(node.total, Missing):
-            return node.total
-        total += node.total
-    if abs(total - memory.total) > memory.total * NUMA_SUM_OFF:
-        return Missing(
-            Absence.UNKNOWN,
-            f"the nodes add up to {format_bytes(total)} and the host has {format_bytes(memory.total)}",
-        )
-    return nodes
 
 
 def _nodes_of_gpus(view: View, nodes: tuple[NumaNode, ...]) -> frozenset[int] | Missing:
@@ -219,7 +191,7 @@ def _node(view: View, row: Check, node: NumaNode, nodes: tuple[NumaNode, ...]) -
 
 def _pinned(view: View, row: Check) -> Iterable[Verdict]:
     memory = view.reading.memory
-    nodes = _believed_nodes(memory)
+    nodes = memory.nodes
     if not isinstance(nodes, Missing) and all(isinstance(node.pinned_pages, int) for node in nodes):
         return tuple(
             _pinned_share(view, row, f"numa-{node.index}", node.pinned_pages, node.total, reclaimable(node))
@@ -229,7 +201,7 @@ def _pinned(view: View, row: Check) -> Iterable[Verdict]:
 
 
 def _pinned_share(view: View, row: Check, subject: str, pages: Number, total: Number, left: Number) -> Verdict:
-    pinned = pinned_bytes(pages, view.reading.memory)
+    pinned = view.reading.memory.bytes_of(pages)
     if isinstance(pinned, Missing):
         return absent(subject, pinned, "pinned pages")
     if isinstance(total, Missing):
@@ -238,8 +210,6 @@ def _pinned_share(view: View, row: Check, subject: str, pages: Number, total: Nu
         return absent(subject, left, "memory that is left")
     if total <= 0:
         return unsupported(subject, "the node has no memory")
-    if pinned < 0:
-        return unknown(subject, "more pages were released than acquired: the counters were read at different times")
     # what is free or can be reclaimed is not pinned, however often a shared pool was counted
     most = min(pinned, max(total - left, 0))
     counted = f" (counted as {format_bytes(pinned)}: a shared pool counts once per rank)" if most < pinned else ""

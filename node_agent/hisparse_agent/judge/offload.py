@@ -82,10 +82,10 @@ def _unpinned(view: View, _row: Check, pod: EnginePod) -> Verdict:
         return absent(pod.subject, pod.shmem, "shared memory of the pod")
     if pod.shmem < LEAST_POOL:
         return fine(pod.subject, f"the pod holds {format_bytes(pod.shmem)} of shared memory, below 8 GiB: no pool")
-    pages = view.reading.memory.pinned_pages
-    if isinstance(pages, Missing):
-        return absent(pod.subject, pages, "pinned pages")
-    pinned, pools = pages * view.reading.memory.page_bytes, _pools(view.past[-1])
+    pinned = view.reading.memory.pinned_bytes
+    if isinstance(pinned, Missing):
+        return absent(pod.subject, pinned, "pinned pages")
+    pools = _pools(view.past[-1])
     message = f"{format_bytes(pinned)} are pinned on a node whose engine pods hold {format_bytes(pools)} of pools"
     if pinned >= pools * PINNED_SHARE:
         return fine(pod.subject, message, value=str(pinned), limit=str(int(pools * PINNED_SHARE)))
@@ -101,13 +101,8 @@ def _pools(moment: Moment) -> int:
 
 
 def _pins_are_behind(moment: Moment) -> bool:
-    memory = moment.reading.memory
-    pools = _pools(moment)
-    return (
-        pools > 0
-        and isinstance(memory.pinned_pages, int)
-        and memory.pinned_pages * memory.page_bytes < pools * PINNED_SHARE
-    )
+    pinned, pools = moment.reading.memory.pinned_bytes, _pools(moment)
+    return pools > 0 and isinstance(pinned, int) and pinned < pools * PINNED_SHARE
 
 
 # --- left behind -----------------------------------------------------------------------------------------------------
@@ -154,9 +149,9 @@ def _is_left(key: str, name: str) -> Callable[[Moment], bool]:
 
 
 def _leak(view: View, row: Check) -> Verdict:
-    memory = view.reading.memory
-    if isinstance(memory.pinned_pages, Missing):
-        return absent(HOST, memory.pinned_pages, "pinned pages")
+    memory, pinned = view.reading.memory, view.reading.memory.pinned_bytes
+    if isinstance(pinned, Missing):
+        return absent(HOST, pinned, "pinned pages")
     if isinstance(view.reading.nvml, Missing):
         return absent(HOST, view.reading.nvml, "NVML")
     if not view.gpus:
@@ -170,7 +165,6 @@ def _leak(view: View, row: Check) -> Verdict:
         return fine(HOST, "an engine pod runs, so pins are expected")
     if unread is not None:
         return absent(HOST, unread, "processes on a GPU")
-    pinned = memory.pinned_pages * memory.page_bytes
     message = f"{format_bytes(pinned)} are pinned while no process uses a GPU"
     if isinstance(memory.total, int) and pinned > memory.total * OF_HOST:
         return Verdict(HOST, State.CRITICAL, message, str(pinned), str(int(memory.total * OF_HOST)))

@@ -9,7 +9,8 @@ from typing import Final
 
 from hisparse.nodes.catalogue import Check
 from hisparse.nodes.findings import State
-from hisparse_agent.judge.verdict import Verdict, absent, fine, graded, watts
+from hisparse.units import format_watts
+from hisparse_agent.judge.verdict import Verdict, absent, fine, graded
 from hisparse_agent.judge.view import Judge, View, each_gpu, unless_lost
 from hisparse_agent.readings import Absence, GpuReading, Missing, Number
 
@@ -31,7 +32,7 @@ def _out_of_band(view: View, row: Check, gpu: GpuReading) -> Verdict:
         worst, text = min(known, key=lambda one: one[0][0])
         # while nothing is capped, the limit says more than that it is enforced
         capped, text = (worst, text) if worst[0] < 1 else known[-1]
-        verdict = graded(gpu.subject, capped[0], limits, text.format(watts(capped[1]), watts(capped[2])))
+        verdict = graded(gpu.subject, capped[0], limits, text.format(format_watts(capped[1]), format_watts(capped[2])))
         if verdict.state.is_fault or not any(_is_unread(share) for share in shares):
             return verdict
     missing = [share for share in shares if isinstance(share, Missing)]
@@ -49,7 +50,7 @@ def _share(limit: Number, reference: Number) -> tuple[Fraction, int, int] | Miss
     if isinstance(reference, Missing):
         return reference
     if reference <= 0:
-        return Missing(Absence.UNKNOWN, f"NVML reports a limit of {watts(reference)}")
+        return Missing(Absence.UNKNOWN, f"NVML reports a limit of {format_watts(reference)}")
     return Fraction(limit, reference), limit, reference
 
 

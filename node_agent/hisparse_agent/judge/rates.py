@@ -65,7 +65,7 @@ def change(view: View, counter: Counter, *, window_s: int) -> Change | Missing:
     if any(later < earlier for (_, earlier), (_, later) in pairwise(values)):
         return Missing(Absence.UNKNOWN, "its counter went backwards")
     span = values[0][0]
-    if span * 100 < window_s * NS * _LEAST_PERCENT:
+    if not reaches(span, window_s):
         return too_short(span, window_s)
     return Change(values[-1][1] - values[0][1], span)
 
@@ -92,7 +92,12 @@ def lasted(view: View, holds: Callable[[Moment], bool], *, seconds: int) -> bool
         span = moment.age_ns
         if span >= seconds * NS:
             return True
-    return span * 100 >= seconds * NS * _LEAST_PERCENT
+    return reaches(span, seconds)
+
+
+def reaches(span_ns: int, window_s: int) -> bool:
+    """Whether readings over so many nanoseconds fill a window."""
+    return span_ns * 100 >= window_s * NS * _LEAST_PERCENT
 
 
 def too_short(span_ns: int, window_s: int) -> TooShort:

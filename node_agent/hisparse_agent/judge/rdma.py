@@ -57,8 +57,8 @@ def _peermem(rdma: Rdma) -> str:
 
 
 def is_up(nic: Nic) -> bool | Missing:
-    """Whether a port is up: sysfs writes "4: ACTIVE"."""
-    return nic.state if isinstance(nic.state, Missing) else "ACTIVE" in nic.state.upper()
+    """Whether a port is up; ACTIVE_DEFER is, too."""
+    return nic.state if isinstance(nic.state, Missing) else nic.state.startswith("ACTIVE")
 
 
 def nic_subject(nic: Nic) -> str:

@@ -55,18 +55,12 @@ def _huge_pages(view: View, _row: Check) -> Verdict:
     enabled = view.reading.host.huge_pages
     if isinstance(enabled, Missing):
         return absent(HOST, enabled, "transparent huge pages")
-    mode = _chosen(enabled)
     shmem = view.reading.host.shmem_huge_pages
-    also = "" if isinstance(shmem, Missing) else f", {_chosen(shmem)} for shared memory"
-    if mode == "never":
-        return Verdict(HOST, State.WARN, f"transparent huge pages are set to never{also}", mode, "always or madvise")
-    return fine(HOST, f"transparent huge pages are set to {mode}{also}", value=mode, limit="always or madvise")
-
-
-def _chosen(text: str) -> str:
-    """The word in brackets of "always [madvise] never"; the text itself where there are none."""
-    _, bracket, rest = text.partition("[")
-    return rest.partition("]")[0] if bracket else text.strip()
+    also = "" if isinstance(shmem, Missing) else f", {shmem} for shared memory"
+    message = f"transparent huge pages are set to {enabled}{also}"
+    if enabled == "never":
+        return Verdict(HOST, State.WARN, message, enabled, "always or madvise")
+    return fine(HOST, message, value=enabled, limit="always or madvise")
 
 
 def _cpufreq(view: View, _row: Check) -> Verdict:

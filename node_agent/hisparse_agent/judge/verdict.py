@@ -114,8 +114,3 @@ def percent(share: Fraction | int) -> str:
 def gigabytes_per_second(rate: int) -> str:
     """A link rate for people, decimal as the trade does: "956.2 GB/s"."""
     return f"{rate // 10**9}.{rate // 10**8 % 10} GB/s"
-
-
-def watts(milliwatts: int) -> str:
-    """Power for people: "500 W"."""
-    return f"{plain(Fraction(milliwatts, 1000))} W"

@@ -24,8 +24,7 @@ LEAST_SAMPLES: Final = 20
 
 
 def _pinned(moment: Moment) -> Number:
-    memory = moment.reading.memory
-    return memory.pinned_pages if isinstance(memory.pinned_pages, Missing) else memory.pinned_pages * memory.page_bytes
+    return moment.reading.memory.pinned_bytes
 
 
 def _shmem(moment: Moment) -> Number:

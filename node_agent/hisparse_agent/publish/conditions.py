@@ -17,7 +17,7 @@ from hisparse.nodes.catalogue import Check, NodeCondition
 from hisparse.nodes.findings import Finding, State
 from hisparse.nodes.policy import TaintEffect
 from hisparse.spec import GROUP
-from hisparse_agent.publish.report import shortened, sorted_findings, stamp
+from hisparse_agent.publish.report import shortened, sorted_findings, stamp, transition
 
 TAINT_KEY: Final = f"{GROUP}/degraded"
 _GOOD_REASON: Final = {
@@ -134,14 +134,13 @@ def documents(conditions: Iterable[Judged], before: Iterable[Mapping[str, Any]],
 
 
 def _document(one: Judged, old: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    since = old.get("lastTransitionTime") if old.get("status") == one.status else None
     return {
         "type": one.type.value,
         "status": one.status,
         "reason": one.reason,
         "message": one.message,
         "lastHeartbeatTime": stamp(now),
-        "lastTransitionTime": since or stamp(now),
+        "lastTransitionTime": transition(old, one.status, now),
     }
 
 

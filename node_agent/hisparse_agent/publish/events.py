@@ -6,17 +6,18 @@ What was known before comes from the published status, so that an agent that sta
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
 from hisparse.nodes.findings import Finding, State
 from hisparse.nodes.report import ActionStatus, FindingStatus
-from hisparse_agent.publish.report import shortened, stamp
+from hisparse_agent.publish.report import WANTED, shortened, stamp
+from hisparse_agent.records import Phase
 
 CLEARED: Final = "FaultCleared"
-_REVERT: Final = ("Reverted", "RevertFailed", "Foreign")
+_REVERT: Final = (Phase.REVERTED, Phase.REVERT_FAILED, Phase.FOREIGN)
 Known = Mapping[tuple[str, str], Finding]
 """The last verdict on a check and subject. What could not be read is none and leaves the one before."""
 
@@ -113,7 +114,7 @@ def of_actions(before: Iterable[ActionStatus], now: Iterable[ActionStatus]) -> t
     old = {(one.id, one.target): one.phase for one in before}
     groups: dict[tuple[str, str], list[ActionStatus]] = {}
     for one in now:
-        if old.get((one.id, one.target)) != one.phase and one.phase != "Wanted":
+        if old.get((one.id, one.target)) != one.phase and one.phase != WANTED:
             groups.setdefault((one.id, one.phase), []).append(one)
     return tuple(_of_action(phase, found) for (_, phase), found in groups.items())
 
@@ -121,7 +122,7 @@ def of_actions(before: Iterable[ActionStatus], now: Iterable[ActionStatus]) -> t
 def _of_action(phase: str, found: Sequence[ActionStatus]) -> Notice:
     one = found[0]
     targets = ", ".join(each.target for each in found)
-    kind = "Warning" if phase in ("Foreign", "RevertFailed") else "Normal"
+    kind = "Warning" if phase in (Phase.FOREIGN, Phase.REVERT_FAILED) else "Normal"
     what = f"{one.verb} on {targets}: {one.old or 'unset'} -> {one.new} (policy {one.policy}, {one.reason})"
     if phase in _REVERT:
         what = f"{one.verb} on {targets}, which had set {one.new} in place of {one.old or 'unset'}"
@@ -129,23 +130,20 @@ def _of_action(phase: str, found: Sequence[ActionStatus]) -> Notice:
     return Notice(kind, f"Remedy{phase}", f"{what}{said}")
 
 
-def documents(
-    notices: Iterable[Notice], *, node: str, uid: str, instance: str, now: datetime
-) -> Iterator[dict[str, Any]]:
-    """The Event objects. Those about a Node, which has no namespace, lie in `default`."""
-    for place, notice in enumerate(notices):
-        yield {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"namespace": "default", "name": f"{node[:200]}.{int(now.timestamp() * 1e6) + place:x}"},
-            "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid},
-            "type": notice.type,
-            "reason": notice.reason,
-            "message": shortened(notice.message),
-            "source": {"component": "hisparse-agent", "host": node},
-            "reportingComponent": "hisparse-agent",
-            "reportingInstance": instance,
-            "firstTimestamp": stamp(now),
-            "lastTimestamp": stamp(now),
-            "count": 1,
-        }
+def document(notice: Notice, *, node: str, uid: str, instance: str, at: datetime) -> dict[str, Any]:
+    """The Event object, named after its time. One about a Node, which has no namespace, lies in `default`."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"namespace": "default", "name": f"{node[:200]}.{int(at.timestamp() * 1e6):x}"},
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid},
+        "type": notice.type,
+        "reason": notice.reason,
+        "message": shortened(notice.message),
+        "source": {"component": "hisparse-agent", "host": node},
+        "reportingComponent": "hisparse-agent",
+        "reportingInstance": instance,
+        "firstTimestamp": stamp(at),
+        "lastTimestamp": stamp(at),
+        "count": 1,
+    }

@@ -13,8 +13,10 @@ from functools import cached_property
 from typing import Any, Final
 
 from hisparse.nodes.checks import CHECKS
-from hisparse.nodes.findings import Finding, State, worst
+from hisparse.nodes.findings import WORST_FIRST, Finding, State, worst
 from hisparse.nodes.report import (
+    MOST_ACTIONS,
+    MOST_FINDINGS,
     ActionStatus,
     FindingStatus,
     GpuInventory,
@@ -23,22 +25,14 @@ from hisparse.nodes.report import (
     NodeConditionStatus,
 )
 from hisparse.units import GIB, format_duration, format_quantity
-from hisparse_agent.judge.ledger import ACTIVE_STATES
-from hisparse_agent.readings import Missing, NodeReading, Number, NvLink, Nvml, Text
+from hisparse_agent.readings import Missing, NodeReading, Number, Nvml, known
 from hisparse_agent.records import ACTUATOR_SILENT, Phase, Record, Records, Wanted
 
-MOST_FINDINGS: Final = 512
-MOST_ACTIONS: Final = 64
+WANTED: Final = "Wanted"
+"""The phase of what the actuator has not done yet; beside it those of records."""
 MESSAGE_LIMIT: Final = 1024
 ENDED_SHOWN: Final = timedelta(hours=24)
 """How long an action that has ended is still shown."""
-_ORDER: Final = {
-    State.CRITICAL: 0,
-    State.WARN: 1,
-    State.UNKNOWN: 2,
-    State.OK: 3,
-    State.UNSUPPORTED: 4,
-}
 _PLACE: Final = {check.id: place for place, check in enumerate(CHECKS)}
 
 
@@ -88,7 +82,8 @@ def sorted_findings(findings: Iterable[Finding]) -> list[Finding]:
     There nvlink.links comes before nvlink.capacity, which follows from it: the first one gives a condition its reason.
     """
     return sorted(
-        findings, key=lambda one: (_ORDER[one.state], _PLACE.get(one.check, len(_PLACE)), one.check, one.subject)
+        findings,
+        key=lambda one: (WORST_FIRST.index(one.state), _PLACE.get(one.check, len(_PLACE)), one.check, one.subject),
     )
 
 
@@ -120,8 +115,8 @@ def inventory_of(reading: NodeReading, before: Inventory | None = None) -> Inven
         gpus=_gpus(nvml) if isinstance(nvml, Nvml) else last.gpus,
         driver=nvml.driver if isinstance(nvml, Nvml) else last.driver,
         cuda=nvml.cuda if isinstance(nvml, Nvml) else last.cuda,
-        kernel=_text(host.kernel) or last.kernel,
-        boot_id=_text(host.boot_id) or last.boot_id,
+        kernel=known(host.kernel) or last.kernel,
+        boot_id=known(host.boot_id) or last.boot_id,
         host_memory=_size(memory.total) or last.host_memory,
         host_memory_by_numa=[one or "0" for one in nodes] if nodes else last.host_memory_by_numa,
     )
@@ -144,7 +139,7 @@ def action_statuses(
             verb=wish.verb.value,
             target=subjects.get(change.target, change.target),
             new=change.new,
-            phase="Wanted",
+            phase=WANTED,
             reason=wish.reason,
             policy=wish.policy,
             since=stamp(wish.since),
@@ -178,6 +173,12 @@ def stamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def transition(before: Mapping[str, Any], status: str, now: datetime) -> str:
+    """The lastTransitionTime of a condition that was `before`: it moves with the status, never with the words."""
+    kept = before.get("lastTransitionTime") if before.get("status") == status else None
+    return kept or stamp(now)
+
+
 def shortened(text: str, limit: int = MESSAGE_LIMIT) -> str:
     """The text, with an ellipsis where it is longer."""
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
@@ -198,7 +199,7 @@ def _finding(one: Finding) -> FindingStatus:
 
 
 def _action(one: Record, subjects: Mapping[str, str]) -> ActionStatus:
-    phase = "Wanted" if one.phase is Phase.RECORDED else one.phase.value
+    phase = WANTED if one.phase is Phase.RECORDED else one.phase.value
     return ActionStatus(
         id=one.action,
         verb=one.verb.value,
@@ -220,14 +221,12 @@ def _conditions(
     old = {one.get("type"): one for one in before}
 
     def condition(kind: str, status: str, reason: str, message: str) -> NodeConditionStatus:
-        last = old.get(kind, {})
-        since = last.get("lastTransitionTime") if last.get("status") == status else None
         return NodeConditionStatus(
             type=kind,
             status=status,
             reason=reason,
             message=shortened(message),
-            last_transition_time=since or stamp(now),
+            last_transition_time=transition(old.get(kind, {}), status, now),
         )
 
     found = [condition("Healthy", *_health(findings))]
@@ -271,26 +270,14 @@ def _gpus(nvml: Nvml) -> list[GpuInventory]:
             uuid=gpu.uuid,
             memory=_size(gpu.memory),
             # what the link can do: many cards slow it down while they idle
-            pci_gen=_number(gpu.pcie.most_generation),
-            pci_width=_number(gpu.pcie.width),
-            nvlinks=_active(gpu.links),
-            numa_node=_number(gpu.numa_node),
+            pci_gen=known(gpu.pcie.most_generation),
+            pci_width=known(gpu.pcie.width),
+            nvlinks=known(gpu.active_links),
+            numa_node=known(gpu.numa_node),
         )
         for gpu in nvml.gpus
         if gpu.product  # a card that is lost tells nothing of itself
     ]
-
-
-def _active(links: tuple[NvLink, ...] | Missing) -> int | None:
-    return None if isinstance(links, Missing) else sum(link.state in ACTIVE_STATES for link in links)
-
-
-def _number(value: Number) -> int | None:
-    return None if isinstance(value, Missing) else value
-
-
-def _text(value: Text) -> str | None:
-    return None if isinstance(value, Missing) else value
 
 
 def _size(value: Number) -> str | None:

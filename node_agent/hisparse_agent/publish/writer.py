@@ -72,15 +72,11 @@ class Pace:
 
 @dataclass(frozen=True)
 class Publication:
-    """All that should be true of the node in the API.
-
-    taint is looked at only where taints is True. note is what the next run of the agent has to know, as text.
-    """
+    """All that should be true of the node in the API. note is what the next run of the agent has to know, as text."""
 
     report: Report
     conditions: tuple[Judged, ...] = ()
     taint: Taint | None = None
-    taints: bool = True
     note: str = ""
 
     @property
@@ -155,11 +151,6 @@ class Writer:
         self._news = asyncio.Event()
         self.counts = Counts()
 
-    @property
-    def node_uid(self) -> str:
-        """The uid of the own Node; empty until it has been read."""
-        return self._node_uid
-
     def publish(self, publication: Publication, notices: tuple[Notice, ...] = ()) -> None:
         """Take what is true now. Returns at once; what was there before and is not written yet is forgotten."""
         self._latest = publication
@@ -208,7 +199,7 @@ class Writer:
         said = latest.conditions_essence
         if latest.conditions and self._due(self._conditions, said, said):
             await self._attempt("conditions", self._conditions, self._write_conditions, latest)
-        if latest.taints and self._due(self._taint, latest.taint, latest.taint):
+        if self._due(self._taint, latest.taint, latest.taint):
             await self._attempt("taint", self._taint, self._write_taint, latest)
         if latest.note != self._note.essence and self._live is not None and self._clock() >= self._note.not_before:
             await self._attempt("note", self._note, self._write_note, latest)
@@ -225,7 +216,7 @@ class Writer:
             bool(self._notices)
             or self._report.differs(latest.report.essence)
             or (bool(latest.conditions) and self._conditions.differs(said))
-            or (latest.taints and self._taint.differs(latest.taint))
+            or self._taint.differs(latest.taint)
             or latest.note != self._note.essence
         )
 
@@ -248,7 +239,7 @@ class Writer:
             return since >= self._pace.urgent
         if essence != written.essence:
             return since >= self._pace.quiet
-        # the taint has no age: it is looked at again, so that one which somebody removed is seen by the next read
+        # the taint has no age: one that a person took off must not come back with a heartbeat
         if since < self._pace.heartbeat or written is self._taint:
             return False
         return written is self._report or self._is_between_reports(now)
@@ -383,8 +374,8 @@ class Writer:
                 try:
                     if not self._node_uid:
                         await self._read_node()
-                    (document,) = events.documents(
-                        [notice], node=self._node, uid=self._node_uid, instance=self._instance, now=at
+                    document = events.document(
+                        notice, node=self._node, uid=self._node_uid, instance=self._instance, at=at
                     )
                     await self._api.send("POST", "/api/v1/namespaces/default/events", document)
                 except Conflict:

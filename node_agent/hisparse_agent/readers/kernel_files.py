@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from hisparse.units import KIB, MIB
 from hisparse_agent.readings import Absence, Missing, Number, Text
 
-LIMIT: Final = 1024**2
+LIMIT: Final = MIB
 """Bytes; the longest that is read here, a kernel's configuration, has some 300 kB."""
 
 ENTRIES: Final = 8192
 """Names in one folder; no machine has more CPUs."""
-
-KIB: Final = 1024
 
 _NUMBER = re.compile(r"[0-9]{1,20}", re.ASCII)
 _KIB = re.compile(r"([0-9]{1,20}) kB", re.ASCII)

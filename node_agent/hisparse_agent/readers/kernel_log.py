@@ -11,19 +11,17 @@ import re
 from pathlib import Path
 from typing import Final
 
+from hisparse.units import MIB
 from hisparse_agent.readers.kernel_files import unknown, unsupported
-from hisparse_agent.readings import Missing, Xid
+from hisparse_agent.readings import NVLINK_XIDS, Missing, Xid
 
 FALLEN_OFF_THE_BUS: Final = 79
 """The Xid of a GPU that is gone. Drivers also say so in a line without a number, and sometimes only there."""
 
-SEVERITY_IN_TEXT: Final = range(144, 151)
-"""Xids of NVLink whose class is a word of their text (Fatal or Nonfatal), not their number."""
-
 _CHUNK: Final = 16384  # more than the longest record; a read of less is refused
 # a flood of records is read on in the next poll; /dev/kmsg gives one record per read
 _READS_PER_POLL: Final = 20_000
-_BYTES_PER_POLL: Final = 8 * 1024**2
+_BYTES_PER_POLL: Final = 8 * MIB
 _TEXT: Final = 300
 _MICROSECONDS: Final = 10**6
 _FACILITY: Final = 3  # bits of the priority below the facility, which is 0 for the kernel
@@ -164,7 +162,7 @@ def _address(match: re.Match[str]) -> str:
 def _fatal(kind: str, number: int, rest: str) -> bool | None:
     if kind == "SXid":
         severity = _SWITCH_SEVERITY.match(rest)
-    elif number in SEVERITY_IN_TEXT:
+    elif number in NVLINK_XIDS:
         severity = _LINK_SEVERITY.match(rest)
     else:
         severity = None

@@ -138,5 +138,4 @@ def _node(folder: Path, index: int) -> NumaNode:
         free=meminfo.size("MemFree"),
         file_cache=file_cache,
         pinned_pages=_pinned(read_table(folder / "vmstat")),
-        misses=read_table(folder / "numastat").count("numa_miss"),
     )

@@ -131,7 +131,6 @@ def _nic(folder: Path, device: str, port: int) -> Nic:
         name=device,
         port=port,
         state=_word(folder / "state"),
-        physical_state=_word(folder / "phys_state"),
         rate=_rate(folder / "rate"),
         link_downed=read_number(folder / "counters/link_downed", beside=folder / "state"),
     )

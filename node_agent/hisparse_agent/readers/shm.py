@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from hisparse.reserved import SHM_VOLUME
 from hisparse_agent.readers.cgroups import POD_UID
 from hisparse_agent.readers.kernel_files import list_names, not_read, unknown, unsupported
 from hisparse_agent.readings import Absence, Missing, ShmFile, Switch
 
-VOLUME: Final = "volumes/kubernetes.io~empty-dir/hisparse-shm"
+VOLUME: Final = f"volumes/kubernetes.io~empty-dir/{SHM_VOLUME}"
 """The volume that the operator mounts at /dev/shm of an engine."""
 
 OFFLOAD_FILE: Final = re.compile(r"vllm_(?:offload|ec)_.+", re.DOTALL)

@@ -11,12 +11,15 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from hisparse.nodes.policy import Budget, HiSparseNodePolicySpec
+from hisparse.nodes.policy import (
+    DEFAULT_PER_NODE_PER_DAY,
+    DEFAULT_PER_NODE_PER_HOUR,
+    Budget,
+    HiSparseNodePolicySpec,
+)
 from hisparse_agent.records import ACTUATOR_SILENT, Records, Wanted
 from hisparse_agent.remedies.ours import Mute, mute_of
 
-DEFAULT_PER_HOUR: Final = 1
-DEFAULT_PER_DAY: Final = 3
 _HOUR: Final = timedelta(hours=1)
 _DAY: Final = timedelta(days=1)
 
@@ -139,8 +142,8 @@ def _budget(slot: SlotState) -> Refusal | None:
 
 
 def _rate(budget: Budget | None, history: Sequence[Taken], now: datetime) -> Refusal | None:
-    per_hour = (budget.per_node_per_hour if budget else None) or DEFAULT_PER_HOUR
-    per_day = (budget.per_node_per_day if budget else None) or DEFAULT_PER_DAY
+    per_hour = (budget.per_node_per_hour if budget else None) or DEFAULT_PER_NODE_PER_HOUR
+    per_day = (budget.per_node_per_day if budget else None) or DEFAULT_PER_NODE_PER_DAY
     for limit, span, word in ((per_hour, _HOUR, "hour"), (per_day, _DAY, "day")):
         # A time ahead of ours counts too: a clock that was set back is no reason to act more often.
         times = sorted(taken.at for taken in history if now - taken.at < span)

@@ -19,16 +19,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from hisparse.nodes import breaker
 from hisparse.nodes.breaker import Opened
+from hisparse.nodes.policy import DEFAULT_MAX_NODES
 from hisparse.nodes.report import STALE_SECONDS
+from hisparse.spec import GROUP
 
-SLOTS_ANNOTATION: Final = "inference.hisparse.dev/slots"
-CRITICAL_ANNOTATION: Final = "inference.hisparse.dev/critical-nodes"
-BREAKER_ANNOTATION: Final = breaker.ANNOTATION
-"""A person closes the breaker by removing this one."""
-
-DEFAULT_MAX_NODES: Final = "10%"
-DEFAULT_BREAKER_PERCENT: Final = 20
-DEFAULT_BREAKER_WINDOW: Final = "10m"
+SLOTS_ANNOTATION: Final = f"{GROUP}/slots"
+CRITICAL_ANNOTATION: Final = f"{GROUP}/critical-nodes"
 
 SILENT: Final = timedelta(seconds=STALE_SECONDS)
 """A holder that has not renewed for so long has lost its slot; the same age at which its report reads as Unknown."""
@@ -101,7 +97,7 @@ def annotations_of(pool: Pool) -> dict[str, str | None]:
     return {
         SLOTS_ANNOTATION: _SLOTS.dump_json(pool.slots).decode() if pool.slots else None,
         CRITICAL_ANNOTATION: _MARKS.dump_json(pool.critical).decode() if pool.critical else None,
-        BREAKER_ANNOTATION: pool.opened.text if pool.opened else None,
+        breaker.ANNOTATION: pool.opened.text if pool.opened else None,
     }
 
 
@@ -115,7 +111,7 @@ def most_nodes(max_nodes: str | None, pool_nodes: int) -> int:
 
 def take(pool: Pool, node: str, most: int, now: datetime) -> Pool | None:
     """The pool with a slot for the node, or None where all are held. A node that holds one keeps it."""
-    held = _alive(pool, now)
+    held = alive(pool, now)
     if any(slot.node == node for slot in held):
         return renew(pool, node, now)
     if len(held) >= most:
@@ -125,7 +121,7 @@ def take(pool: Pool, node: str, most: int, now: datetime) -> Pool | None:
 
 def renew(pool: Pool, node: str, now: datetime) -> Pool | None:
     """The pool with the node's slot renewed, or None where it has none any more: then its actions are put back."""
-    held = _alive(pool, now)
+    held = alive(pool, now)
     if not any(slot.node == node for slot in held):
         return None
     return replace(pool, slots=tuple(replace(slot, renewed=now) if slot.node == node else slot for slot in held))
@@ -165,6 +161,7 @@ def judge(pool: Pool, pool_nodes: int, percent: int, window: timedelta, now: dat
     return replace(pool, opened=Opened(now, nodes, pool_nodes))
 
 
-def _alive(pool: Pool, now: datetime) -> tuple[Slot, ...]:
+def alive(pool: Pool, now: datetime) -> tuple[Slot, ...]:
+    """The slots that still count."""
     # A clock that runs far ahead must not hold a slot for ever.
     return tuple(slot for slot in pool.slots if abs(now - slot.renewed) < SILENT)

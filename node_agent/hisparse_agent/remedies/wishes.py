@@ -19,20 +19,20 @@ from hisparse.nodes.acceptance import able_to_ask
 from hisparse.nodes.catalogue import Check, Pace, Verb
 from hisparse.nodes.findings import Finding, State
 from hisparse.nodes.policy import (
+    DEFAULT_CPUFREQ,
+    DEFAULT_STEP_PERCENT,
     DEFAULT_SYSCTL,
     DEFAULT_SYSCTL_VALUE,
+    DEFAULT_TTL,
     LEAST_POWER_PERCENT,
     HiSparseNodePolicySpec,
     Remedy,
     RemedyParameters,
 )
-from hisparse.units import parse_duration
+from hisparse.units import format_watts, parse_duration
 from hisparse_agent.readings import Cpufreq, GpuReading, Missing, NodeReading
 from hisparse_agent.records import ALL_CPUS, Change, Phase, Record, Records, Wanted, covers, is_over
 
-DEFAULT_STEP_PERCENT: Final = 10
-DEFAULT_CPUFREQ: Final = "performance"
-DEFAULT_TTL: Final = "1h"
 BETWEEN_STEPS: Final = timedelta(minutes=5)
 """A card answers a cap within seconds and its heat sink within minutes; before that a second step is a guess."""
 
@@ -301,9 +301,10 @@ def _lower(
     step = Fraction(default * (given.step_percent or DEFAULT_STEP_PERCENT), 100)
     new = max(floor, _whole_watts(present - step))
     if new >= default:
-        return f"{finding.subject}: a cap to {watts(new)} is the default of the card: nothing to do"
+        return f"{finding.subject}: a cap to {format_watts(new)} is the default of the card: nothing to do"
     if new >= present:
-        return f"{finding.subject}: it is capped to {watts(present)}, and {watts(floor)} is the least: nothing to do"
+        capped = f"it is capped to {format_watts(present)}, and {format_watts(floor)} is the least"
+        return f"{finding.subject}: {capped}: nothing to do"
     return Change(gpu.uuid, str(new))
 
 
@@ -354,12 +355,6 @@ def _cpufreq(given: RemedyParameters, cpufreq: Cpufreq | Missing, standing: Sequ
     if set(present) == {new}:
         return f"{word} is {new} on every CPU: nothing to do"
     return Change(target, new)
-
-
-def watts(milliwatts: int) -> str:
-    """Watts for people: "700 W", "612.5 W"."""
-    whole, rest = divmod(milliwatts, _WATT)
-    return f"{whole}.{rest:03d}".rstrip("0") + " W" if rest else f"{whole} W"
 
 
 def _whole_watts(milliwatts: Fraction | int) -> int:

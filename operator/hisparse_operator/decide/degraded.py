@@ -21,7 +21,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from hisparse.nodes import checks
-from hisparse.nodes.findings import State
+from hisparse.nodes.findings import POD_SUBJECT, State, pod_subject
 from hisparse.nodes.report import STALE_SECONDS, FindingStatus
 from hisparse.units import format_bytes, format_duration, shortened
 from hisparse_operator.decide.conditions import Condition, Status, share, timestamp
@@ -34,7 +34,6 @@ _STALE: Final = timedelta(seconds=STALE_SECONDS)
 _NAMED: Final = 3
 _TEXT_LIMIT: Final = 160
 _COUNTED: Final = ("", "count", "ratio")
-_POD: Final = "pod-"
 _FAULTS: Final = tuple(state.value for state in State if state.is_fault)
 
 
@@ -159,11 +158,11 @@ def _concerning(reports: Reports, node: str, pods: Iterable[EnginePod]) -> tuple
     report = reports.on(node)
     if not report.fresh(reports.now):
         return ()
-    ours = {f"{_POD}{pod.raw['metadata'].get('namespace', '')}/{pod.name}" for pod in pods if pod.node == node}
+    ours = {pod_subject(pod.raw["metadata"].get("namespace", ""), pod.name) for pod in pods if pod.node == node}
     found = [
         one
         for one in report.faults
-        if (not one.subject.startswith(_POD) or one.subject in ours) and _cost(one.check) != ""
+        if (not one.subject.startswith(POD_SUBJECT) or one.subject in ours) and _cost(one.check) != ""
     ]
     return tuple(sorted(found, key=lambda one: (one.state is not State.CRITICAL, one.check, one.subject)))
 
@@ -209,10 +208,9 @@ def _fault(fault: FindingStatus, priced: set[str]) -> str:
 
 def _cost(name: str) -> str | None:
     """What a fault of that check costs, to be read within a sentence; None for a check that we do not know."""
-    try:
-        cost = checks.check(name).cost.rstrip(".")
-    except KeyError:
+    if (check := checks.BY_ID.get(name)) is None:
         return None
+    cost = check.cost.rstrip(".")
     # a word of ordinary letters, not one like NCCL or KV
     return f"{cost[:1].lower()}{cost[1:]}" if cost[1:2].islower() else cost
 

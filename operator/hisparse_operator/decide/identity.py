@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from hisparse.reserved import COMPONENT_LABEL, ENGINE_COMPONENT
 from hisparse_operator.kinds import GROUP, INFERENCE, LABEL
 from hisparse_operator.world import Object, Ref, World
 
 REVISION_LABEL: Final = f"{GROUP}/revision"
 ROOM_ANNOTATION: Final = f"{GROUP}/makes-room-for"
 """On a pod that a rollout takes: the revision that gets its place."""
-COMPONENT_LABEL: Final = "app.kubernetes.io/component"
-COMPONENT: Final = "engine"
 MANAGED_BY: Final = "hisparse-operator"
 
 
@@ -47,7 +46,7 @@ class Parent:
         labels = {
             "app.kubernetes.io/name": "hisparse",
             "app.kubernetes.io/instance": self.name,
-            COMPONENT_LABEL: COMPONENT,
+            COMPONENT_LABEL: ENGINE_COMPONENT,
             "app.kubernetes.io/managed-by": MANAGED_BY,
             LABEL: self.name,
         }
@@ -59,7 +58,7 @@ class Parent:
 
     def selector(self, revision: str | None = None) -> dict[str, str]:
         """What picks our engine pods, of one revision or of all; a verification Job's pods are not engines."""
-        selector = {LABEL: self.name, COMPONENT_LABEL: COMPONENT}
+        selector = {LABEL: self.name, COMPONENT_LABEL: ENGINE_COMPONENT}
         return selector | {REVISION_LABEL: revision} if revision else selector
 
 

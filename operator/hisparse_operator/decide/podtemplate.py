@@ -13,7 +13,7 @@ from typing import Any, Final
 from hisparse import engine
 from hisparse.model import ModelFacts, served_name
 from hisparse.plan import Plan
-from hisparse.reserved import LAUNCHER_PORT
+from hisparse.reserved import LAUNCHER_PORT, SHM_VOLUME
 from hisparse.rounding import cdiv
 from hisparse.spec import HiSparseInferenceSpec, PodTemplateOverlay
 from hisparse.units import format_quantity, parse_quantity
@@ -32,7 +32,7 @@ MODEL_CACHE: Final = "/models/cache"
 CACHE: Final = "/cache"
 INSTALLED: Final = "/hisparse"
 TMP: Final = "/tmp"
-_SHM, _PLAN, _CACHE, _TMP = "hisparse-shm", "hisparse-plan", "hisparse-cache", "hisparse-tmp"
+_PLAN, _CACHE, _TMP = "hisparse-plan", "hisparse-cache", "hisparse-tmp"
 _MODELS, _MODEL_CACHE, _LAUNCHER = "hisparse-models", "hisparse-model-cache", "hisparse-launcher"
 
 # What vLLM needs of the kernel is there without any capability; pinning goes through the driver, not through mlock.
@@ -242,7 +242,7 @@ def _probes(plan: Plan, key: str) -> dict[str, Any]:
 def _mounts(spec: HiSparseInferenceSpec, overlay: PodTemplateOverlay, *, borrowed: bool) -> list[dict[str, Any]]:
     theirs = [dict(mount) for mount in overlay.volume_mounts or ()]
     ours: list[dict[str, Any]] = [
-        {"name": _SHM, "mountPath": "/dev/shm"},
+        {"name": SHM_VOLUME, "mountPath": "/dev/shm"},
         {"name": _PLAN, "mountPath": PLAN_FOLDER, "readOnly": True},
         {"name": _CACHE, "mountPath": CACHE},
     ]
@@ -261,7 +261,7 @@ def _volumes(
     parent: Parent, revision: str, spec: HiSparseInferenceSpec, plan: Plan, mounts: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     known: dict[str, dict[str, Any]] = {
-        _SHM: {"emptyDir": {"medium": "Memory", "sizeLimit": format_quantity(plan.host.shm)}},
+        SHM_VOLUME: {"emptyDir": {"medium": "Memory", "sizeLimit": format_quantity(plan.host.shm)}},
         _PLAN: {"configMap": {"name": parent.child(revision)}},
         _MODELS: _model_volume(spec),
         _MODEL_CACHE: _cache_volume(spec),
