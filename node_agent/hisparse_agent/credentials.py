@@ -54,8 +54,12 @@ def from_kubeconfig(path: Path, context: str | None = None) -> Credentials:
         cluster = _named(document, "clusters", wanted["cluster"])["cluster"]
         user = _named(document, "users", wanted["user"])["user"]
         server = str(cluster["server"]).rstrip("/")
-    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
-        raise CredentialsError(f"{path} is no kubeconfig that can be used: {error!r}") from error
+    except OSError as error:
+        raise CredentialsError(f"{path}: {error.strerror}; name a --kubeconfig") from error
+    except KeyError as error:
+        raise CredentialsError(f"{path} is no kubeconfig that can be used: it has no {error}") from error
+    except (yaml.YAMLError, TypeError, ValueError) as error:
+        raise CredentialsError(f"{path} is no kubeconfig that can be used: {error}") from error
     if "exec" in user or "auth-provider" in user:
         raise CredentialsError(f"{path}: set a certificate or a token for {wanted['user']}; plugins are not run")
     trust = ssl.create_default_context(

@@ -9,6 +9,7 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from hisparse.errors import HiSparseError
 from hisparse_agent.metrics import Metrics
 
 LEAST_AGE_S: Final = 120.0
@@ -40,13 +41,23 @@ def application(
     return pages
 
 
+class ListenError(HiSparseError):
+    """The pages cannot be served where they should be."""
+
+
 @contextlib.asynccontextmanager
 async def serving(pages: web.Application, host: str | None, port: int) -> AsyncIterator[int]:
-    """Serve while the block runs; gives the port (of use with port 0). A host of None means every address."""
+    """Serve while the block runs; gives the port (of use with port 0). A host of None means every address.
+
+    Raises ListenError.
+    """
     runner = web.AppRunner(pages, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            raise ListenError(f"--listen {host or ''}:{port}: {error.strerror}; give another address") from error
         yield int(runner.addresses[0][1])
     finally:
         await runner.cleanup()

@@ -35,7 +35,9 @@ def load(folder: Path) -> Iterator[NodeReading]:
             try:
                 yield of_json(NodeReading, json.loads(line))
             except (ValueError, RecursionError) as error:
-                raise ReplayError(f"{path.name}, reading {number}: {error}") from error
+                raise ReplayError(
+                    f"{path.name}, reading {number}: no reading of a recording: {error}"
+                ) from error
 
 
 def _files(folder: Path) -> list[Path]:
@@ -103,7 +105,10 @@ class Recorder:
     """Writes each reading as a file of its own; the names sort as the readings came."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ReplayError(f"--record {folder}: {error.strerror}; give a folder that can be written") from error
         self._folder, self._number = folder, len(list(folder.glob("reading-*.json")))
 
     def write(self, reading: NodeReading) -> Path:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import shlex
 import signal
 import socket
 import ssl
@@ -614,6 +615,26 @@ def test_a_report_that_somebody_deletes_is_made_again(fleet: Fleet) -> None:
     again = fleet.api.request("GET", f"{API}/hisparsenodes/{node}")
     assert again["metadata"]["uid"] != first["metadata"]["uid"]
     assert running.stop() == 0
+
+
+@pytestmark_cluster
+def test_the_commands_of_the_docs_leave_nothing_of_us_on_a_node(fleet: Fleet) -> None:
+    node = fleet.node()
+    path = f"/api/v1/nodes/{node}"
+    taints = [{"key": TAINT_KEY, "value": "nvlink.links", "effect": "PreferNoSchedule"}]
+    fleet.api.request("PATCH", path, {"spec": {"taints": taints}}, content="application/merge-patch+json")
+    ours = [{"type": kind.value, "status": "True", "reason": "x", "message": "x"} for kind in NodeCondition]
+    strategic = "application/strategic-merge-patch+json"
+    fleet.api.request("PATCH", f"{path}/status", {"status": {"conditions": ours}}, content=strategic)
+    assert fleet.taints(node)
+    kept = set(fleet.conditions(node)) - {kind.value for kind in NodeCondition}
+    told = (ROOT / "docs" / "node-agent.md").read_text().partition("## Uninstall")[2]
+    commands = [line for line in told.splitlines() if line.startswith(("kubectl taint", "kubectl patch"))]
+    assert len(commands) == 2
+    for command in commands:
+        fleet.cluster.kubectl(*shlex.split(command.replace("NODE", node))[1:])
+    assert fleet.taints(node) == []
+    assert set(fleet.conditions(node)) == kept
 
 
 # --- whose node ------------------------------------------------------------------------------------------------------

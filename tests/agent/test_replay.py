@@ -120,3 +120,9 @@ def test_history_keeps_a_quarter_of_an_hour_of_whole_readings() -> None:
     assert history.readings == kept, "GPUs of that one are those of the reading before"
     history.add(healthy(0))
     assert history.readings == (healthy(0),), "another run began"
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ReplayError, match=r"--record .*file/x: Not a directory; give a folder"):
+        Recorder(tmp_path / "file" / "x")

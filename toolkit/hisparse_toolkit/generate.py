@@ -75,6 +75,7 @@ INFERENCE: Final = Resource(
         ("Pool", "string", ".status.plan.hostPool", 0),
         ("MaxConc", "string", ".status.plan.maxConcurrencyAtMaxTokens", 0),
         _AGE,
+        ("Nodes", "string", _condition("Degraded", "reason"), 1),
         ("Endpoint", "string", ".status.endpoint.url", 1),
         ("Revision", "string", ".status.currentRevision", 1),
     ),
@@ -99,6 +100,8 @@ NODE: Final = Resource(
         _AGE,
         ("Reason", "string", _condition("Healthy", "reason"), 1),
         ("Policy", "string", ".status.policy", 1),
+        ("PutBack", "string", _condition("PutBack", "reason"), 1),
+        ("Muted", "string", _condition("Muted", "status"), 1),
         ("Agent", "string", ".status.agentVersion", 1),
     ),
 )
@@ -113,12 +116,11 @@ POLICY: Final = Resource(
     status=policy.PolicyStatus,
     columns=(
         ("DryRun", "boolean", ".spec.dryRun", 0),
-        ("Remedies", "string", ".spec.remedies[*].verb", 0),
         ("Accepted", "string", _condition("Accepted", "status"), 0),
         ("InForce", "string", _condition("InForce", "reason"), 0),
-        ("Selected", "integer", ".status.selected", 0),
+        ("Nodes", "integer", ".status.selected", 0),
+        ("Breaker", "string", _condition("BreakerClosed", "reason"), 0),
         _AGE,
-        ("BreakerClosed", "string", _condition("BreakerClosed", "status"), 1),
     ),
 )
 

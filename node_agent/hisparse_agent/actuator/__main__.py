@@ -67,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = found.parse_args(arguments)
     if words.agent_group and not words.agent_group.isdigit():
         found.error(f'--agent-group: "{words.agent_group}" is no number of a group; write 65532, for example')
+    if not (words.root / "proc" / "sys").is_dir():
+        found.error(f"--root: {words.root} has no proc/sys; name the folder in which the host's /proc and /sys are")
     logs.configure(words.log_format, words.log_level)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
