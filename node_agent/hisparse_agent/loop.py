@@ -43,9 +43,18 @@ from hisparse_agent.publish.writer import Publication, Writer
 from hisparse_agent.readings import Absence, Missing, NodeReading, Nvml
 from hisparse_agent.records import Phase, Records, Wanted, Wish
 from hisparse_agent.remedies import slots
-from hisparse_agent.remedies.allowance import Decision, SlotState
-from hisparse_agent.remedies.ours import Mute, NodeMarks, in_force, mute_of, uncordoned
-from hisparse_agent.remedies.plan import Circumstances, Outcome, Standing, after_restart, hold, step
+from hisparse_agent.remedies.allowance import SlotState, Where, taint_refusal
+from hisparse_agent.remedies.ours import (
+    UNMUTE_ANNOTATION,
+    Mute,
+    NodeMarks,
+    in_force,
+    lifted,
+    mute_of,
+    uncordoned,
+    unmuting_command,
+)
+from hisparse_agent.remedies.plan import Circumstances, Outcome, Standing, after_restart, hold, step, why_gone
 from hisparse_agent.remedies.wishes import checks_of
 
 log: Final = structlog.get_logger(__name__)
@@ -102,6 +111,9 @@ class Agent:
         self._unsure_since: float | None = None
         self._taint: Taint | None = None
         self._told: dict[tuple[str, ...], datetime] = {}
+        self._mutes_told: frozenset[str] = frozenset()
+        self._stuck = ""
+        self._why_gone: dict[str, str] = {}
         self._size: tuple[float, str, int] | None = None
         self._seeded = writer is None
         self.polled_at: float | None = None
@@ -152,18 +164,19 @@ class Agent:
             actions=self._actions,
             policy=policy.name if policy and spec else None,
             unread=_unread(reading),
-            muted=_muted(self._mutes),
+            muted=self._muted(),
             refused=self._refused(policy, reading.at),
             stuck=report.stuck(records, reading.at),
         )
+        notices += self._of_stuck(about.stuck)
         self._publish(about, self._taint, notices)
         done = await self._remedy(reading, findings, standing, view, records)
         self._taint = done.taint
         actions = self._action_statuses(reading, records, done.outcome)
-        notices = [*events.of_actions(self._actions, actions), *done.notices]
+        notices = [*events.of_actions(self._actions, actions, self._why_gone), *done.notices]
         self._actions = actions
         self._mutes = done.outcome.mutes
-        self._publish(replace(about, actions=actions, muted=_muted(self._mutes)), self._taint, notices)
+        self._publish(replace(about, actions=actions, muted=self._muted()), self._taint, notices)
         self._metrics.snapshot = Snapshot(
             reading=reading,
             findings=findings,
@@ -171,13 +184,26 @@ class Agent:
             pin_window=bool(judgement.pin_window),
             slot=self._pool is not None and self._pool.holds,
             breaker_open=self._breaker_open(),
+            stuck=bool(about.stuck),
         )
 
+    def _of_stuck(self, stuck: str) -> tuple[Notice, ...]:
+        """Told when it begins."""
+        if not self._seeded:
+            return ()
+        began, self._stuck = bool(stuck) and not self._stuck, stuck
+        return (Notice("Warning", "PutBackFailed", stuck),) if began else ()
+
     def _publish(self, about: Report, taint: Taint | None, notices: Iterable[Notice]) -> None:
-        if self._writer is None or not self._seeded:
+        if not self._seeded:
+            return
+        notices = tuple(notices)
+        for one in notices:
+            (log.warning if one.type == "Warning" else log.info)(one.message, reason=one.reason)
+        if self._writer is None:
             return
         note = _MUTES.dump_json(self._mutes).decode() if self._mutes else ""
-        self._writer.publish(Publication(about, self._patient.told, taint, note=note), tuple(notices))
+        self._writer.publish(Publication(about, self._patient.told, taint, note=note), notices)
 
     async def _seed(self) -> None:
         """Learn what the last run left, so that nothing is said or undone twice. Until then nothing is published."""
@@ -194,6 +220,7 @@ class Agent:
                 told = conditions.told_before(left.conditions)
                 self._patient = Patient(told.told, self._patient.blind) if not self._patient.told else self._patient
                 self._mutes = _read_mutes(left.note)
+                self._mutes_told = frozenset(one.check for one in self._mutes)
                 self._seeded = True
 
     def _refused(self, policy: Policy | None, now: datetime) -> str:
@@ -232,15 +259,18 @@ class Agent:
             breaker_open=None,
             now=now,
             mutes=self._mutes,
+            unmute=view.node.annotations.get(UNMUTE_ANNOTATION, "") if view.node else "",
+            where=Where(self._node, self._pool.namespace) if self._pool is not None else Where(self._node),
         )
         if view.policies is None or view.node is None or not self._seeded:
             # not to know the policy is no reason to put back what it allowed, nor to begin anything
             return self._held_on(about)
         self._look_at_marks(view.node, now)
+        self._mutes = lifted(self._mutes, about.unmute)
         about = replace(about, mutes=self._mutes)
         if policy is None or spec is None or self._pool is None:
             outcome = step(self._standing, about)
-            return await self._done(outcome, None, about)
+            return await self._done(outcome, None, about, asked=None)
         asked = self._asked_taint(findings, standing, spec, now)
         trouble = _asks(findings, spec) or bool(self._standing.actions) or self._taint is not None or self._pool.holds
         if trouble:
@@ -253,7 +283,7 @@ class Agent:
         else:
             self._unsure_since = None
         outcome = step(self._standing, about)
-        return await self._done(outcome, self._allowed_taint(asked, about, spec), about)
+        return await self._done(outcome, self._allowed_taint(asked, about, spec), about, asked=asked)
 
     def _asked_taint(
         self,
@@ -333,10 +363,17 @@ class Agent:
         # whether we may keep it is not known while the Lease cannot be read; a lost slot is known
         return self._taint if about.slot is SlotState.UNKNOWN else None
 
-    async def _done(self, outcome: Outcome, taint: Taint | None, about: Circumstances) -> _Remedied:
+    async def _done(
+        self, outcome: Outcome, taint: Taint | None, about: Circumstances, *, asked: Taint | None
+    ) -> _Remedied:
+        self._remember_why(outcome, about)
         self._standing = outcome.standing
         self._wish(outcome.wish, about.now)
-        notices = tuple(self._tell(outcome, about, taint))
+        notices = (
+            *self._tell(outcome, about),
+            *self._tell_of_mutes(outcome.mutes),
+            *self._tell_of_taint(asked, taint, outcome, about),
+        )
         if (
             self._pool is not None
             and self._pool.holds
@@ -382,28 +419,58 @@ class Agent:
 
     # --- what is told of it ------------------------------------------------------------------------------------------
 
-    def _tell(self, outcome: Outcome, about: Circumstances, taint: Taint | None) -> Iterable[Notice]:
-        dry = about.policy.dry_run if about.policy else True
+    def _remember_why(self, outcome: Outcome, about: Circumstances) -> None:
+        """Why actions left the wish; it is told when the actuator has put them back."""
+        left = {one.id for one in outcome.wish}
+        known = {one.action for one in (about.records.records if about.records else ())}
+        gone = [one for one in (self._standing.actions if self._standing else ()) if one.id not in left]
+        kept = {name: why for name, why in self._why_gone.items() if name in known and name not in left}
+        self._why_gone = kept | {one.id: why_gone(one, about, outcome.mutes) for one in gone}
+
+    def _tell(self, outcome: Outcome, about: Circumstances) -> Iterable[Notice]:
         for decision in outcome.decisions:
             if self._is_new(("decision", *decision.key), about.now):
                 outcome_word = "allowed" if decision.refusal is None else decision.refusal.gate.value.lower()
                 self._metrics.remedy(decision.action.verb.value, outcome_word, dry_run=decision.would)
-                yield _decision_notice(decision)
+                yield events.of_decision(decision, _subjects(about.reading))
         for note in outcome.notes:
             if self._is_new(("note", note.verb, note.check, note.message), about.now):
                 yield Notice("Normal", "RemedyNote", f"{note.check}: {note.message}")
+
+    def _tell_of_mutes(self, mutes: tuple[Mute, ...]) -> Iterable[Notice]:
+        for mute in mutes:
+            if mute.check not in self._mutes_told:
+                yield Notice("Normal", "Muted", _mute_words(mute, self._node))
+        self._mutes_told = frozenset(one.check for one in mutes)
+
+    def _tell_of_taint(
+        self, asked: Taint | None, taint: Taint | None, outcome: Outcome, about: Circumstances
+    ) -> Iterable[Notice]:
+        dry = about.policy.dry_run if about.policy else True
         wanted = _wanted_taint(about.findings, about.policy, outcome.mutes, about.now, self._taint)
         if wanted is not None and dry and self._is_new(("taint", wanted.check, wanted.effect), about.now):
             what = f"{conditions.TAINT_KEY}={wanted.check}:{wanted.effect}"
             yield Notice(
                 "Normal", "WouldTaint", f"would taint the node with {what} (policy {about.policy_name}, dry run)"
             )
+        if asked is not None and taint is None and not dry:
+            refusal = taint_refusal(about.policy_name, about.slot, about.breaker_open, about.where)
+            if refusal is not None and self._is_new(("no taint", asked.check, asked.effect, refusal.gate), about.now):
+                what = f"{conditions.TAINT_KEY}={asked.check}:{asked.effect}"
+                yield Notice("Normal", "TaintRefused", f"taint {what} refused: {refusal.message}")
         if taint != self._taint:
             if taint is not None:
                 what = f"{conditions.TAINT_KEY}={taint.check}:{taint.effect}"
                 yield Notice("Warning", "Tainted", f"the node gets the taint {what} (policy {about.policy_name})")
-            elif self._taint is not None:
+            elif self._taint is not None and not self._taken_off(self._taint, outcome.mutes, about.now):
                 yield Notice("Normal", "TaintRemoved", f"the taint for {self._taint.check} goes from the node")
+
+    def _taken_off(self, taint: Taint, mutes: tuple[Mute, ...], now: datetime) -> bool:
+        """Whether a person took the taint off before us; then its check is muted, and that is told."""
+        return mute_of(taint.check, mutes, now) is not None and not (self._marks and self._marks.tainted_for)
+
+    def _muted(self) -> tuple[str, ...]:
+        return tuple(_mute_words(one, self._node) for one in self._mutes)
 
     def _is_new(self, key: tuple[str, ...], now: datetime) -> bool:
         last = self._told.get(key)
@@ -415,9 +482,8 @@ class Agent:
     def _action_statuses(
         self, reading: NodeReading, records: Records | None, outcome: Outcome
     ) -> tuple[ActionStatus, ...]:
-        gpus = reading.nvml.gpus if isinstance(reading.nvml, Nvml) else ()
-        subjects = {gpu.uuid: gpu.subject for gpu in gpus if gpu.uuid}
-        return report.action_statuses(records.records if records else (), outcome.wish, subjects, reading.at)
+        found = records.records if records else ()
+        return report.action_statuses(found, outcome.wish, _subjects(reading), reading.at)
 
     # --- the actuator ------------------------------------------------------------------------------------------------
 
@@ -491,8 +557,15 @@ def _unread(reading: NodeReading) -> tuple[str, ...]:
     )
 
 
-def _muted(mutes: Iterable[Mute]) -> tuple[str, ...]:
-    return tuple(f"{one.check} until {report.stamp(one.until)}: {one.why}" for one in mutes)
+def _mute_words(mute: Mute, node: str) -> str:
+    undo = unmuting_command(node, mute.check)
+    return f"{mute.check} asks for nothing until {report.stamp(mute.until)}, since {mute.why}; to undo: {undo}"
+
+
+def _subjects(reading: NodeReading) -> dict[str, str]:
+    """What people call the GPUs, by UUID."""
+    gpus = reading.nvml.gpus if isinstance(reading.nvml, Nvml) else ()
+    return {gpu.uuid: gpu.subject for gpu in gpus if gpu.uuid}
 
 
 def _read_mutes(note: str) -> tuple[Mute, ...]:
@@ -501,15 +574,3 @@ def _read_mutes(note: str) -> tuple[Mute, ...]:
     except ValidationError:
         log.warning("the note of the last run cannot be read", note=note[:200])
         return ()
-
-
-def _decision_notice(decision: Decision) -> Notice:
-    action = decision.action
-    changes = ", ".join(f"{one.target} to {one.new}" for one in action.changes)
-    what = f"{action.verb} {changes} (policy {action.policy}, {action.reason})"
-    if decision.refusal is not None:
-        lead = "would not" if decision.would else "not"
-        return Notice("Normal", "RemedyRefused", f"{lead} {what}: {decision.refusal.message}")
-    if decision.would:
-        return Notice("Normal", "RemedyWould", f"would {what}: the policy is a dry run")
-    return Notice("Normal", "RemedyAsked", what)

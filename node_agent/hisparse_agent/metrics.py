@@ -44,7 +44,10 @@ def own_version() -> str:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What the last poll found. pin_window: an engine fills its pool now. slot: whether the node holds one."""
+    """What the last poll found. pin_window: an engine fills its pool now. slot: whether the node holds one.
+
+    stuck: the node carries a change that nobody puts back: that failed, or the actuator is silent.
+    """
 
     reading: NodeReading
     findings: tuple[Finding, ...] = ()
@@ -52,6 +55,7 @@ class Snapshot:
     pin_window: bool = False
     slot: bool = False
     breaker_open: bool | None = None
+    stuck: bool = False
 
 
 class Metrics:
@@ -183,6 +187,8 @@ class _Findings(Collector):
 def _remedies(now: Snapshot) -> Iterator[Metric]:
     failed = sum(one.phase is Phase.REVERT_FAILED for one in now.records)
     yield _plain("hisparse_node_remediation_revert_failed", "Changes that could not be put back.", failed)
+    text = "1 while a person has to put a change back: that failed, or the actuator is silent with one in force."
+    yield _plain("hisparse_node_remediation_stuck", text, int(now.stuck))
     yield _plain("hisparse_node_budget_slot", "1 while the node holds a slot of its pool's budget.", int(now.slot))
     is_open = None if now.breaker_open is None else int(now.breaker_open)
     yield _plain("hisparse_node_breaker_open", "1 while the breaker of the pool is open; absent if unknown.", is_open)

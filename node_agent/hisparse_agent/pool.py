@@ -45,6 +45,11 @@ class PoolLease:
         self.seen = Seen()
 
     @property
+    def namespace(self) -> str:
+        """Where the Lease is: the namespace of the node agents."""
+        return self._namespace
+
+    @property
     def holds(self) -> bool:
         """Whether we took a slot and have not given it back."""
         return self._renewed is not None

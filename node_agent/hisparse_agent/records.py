@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from hisparse.nodes.catalogue import Verb
+from hisparse.units import format_watts
 
 WANTED_FILE: Final = "wanted.json"
 RECORDS_FILE: Final = "records.json"
@@ -21,6 +22,8 @@ ACTUATOR_SILENT: Final = timedelta(minutes=3)
 """The actuator writes its records at least once a minute; older than this, it does not run."""
 ALL_CPUS: Final = "cpu"
 """What the target of a cpufreq change begins with, before the slash: every CPU of the node."""
+NO_LONGER_WANTED: Final = "it is no longer wanted"
+"""What the actuator says of a change that has left the wish; why it did, only the agent knows."""
 CLOCK_STEP: Final = timedelta(minutes=2)
 """So far ahead a time may lie for us to believe it: clocks are set by seconds all the time."""
 
@@ -65,6 +68,13 @@ def covers(target: str, recorded: str) -> bool:
         return False
     cpu, slash, setting = recorded.partition("/")
     return cpu.removeprefix(ALL_CPUS).isdigit() and slash + setting == target.removeprefix(ALL_CPUS)
+
+
+def spelled(verb: str, value: str) -> str:
+    """A value of a change as people read it: power in watts, an empty one as "unset"."""
+    if verb == Verb.POWER_CAP and value.isdigit():
+        return format_watts(int(value))
+    return value or "unset"
 
 
 def is_over(since: datetime, ttl_seconds: int, now: datetime) -> bool:

@@ -35,9 +35,7 @@ def load(folder: Path) -> Iterator[NodeReading]:
             try:
                 yield of_json(NodeReading, json.loads(line))
             except (ValueError, RecursionError) as error:
-                raise ReplayError(
-                    f"{path.name}, reading {number}: no reading of a recording: {error}"
-                ) from error
+                raise ReplayError(f"{path.name}, reading {number}: no reading of a recording: {error}") from error
 
 
 def _files(folder: Path) -> list[Path]:

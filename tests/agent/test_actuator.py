@@ -360,7 +360,7 @@ def test_a_card_is_never_capped_at_its_default_nor_below_70_percent(machine: Mac
     ("fault", "message"),
     [
         pytest.param({"refuse": True}, "Insufficient Permissions", id="not allowed"),
-        pytest.param({"round": 100_000}, "the host made 600000 of it", id="another value than was asked for"),
+        pytest.param({"round": 100_000}, "the host made 600 W of it", id="another value than was asked for"),
         pytest.param({"garbage": True}, "without an answer", id="an answer that cannot be read"),
     ],
 )

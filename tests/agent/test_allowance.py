@@ -8,7 +8,16 @@ from remedy_shapes import BY_ID, CAP, GOVERNOR, NOW, SWAPPINESS, UUIDS, finding,
 from hisparse.nodes.catalogue import Verb
 from hisparse.nodes.findings import State
 from hisparse_agent.records import ACTUATOR_SILENT, Change, Phase, Record, Records, Wanted
-from hisparse_agent.remedies.allowance import Gate, Situation, SlotState, Taken, decide, history_of
+from hisparse_agent.remedies.allowance import (
+    Gate,
+    Situation,
+    SlotState,
+    Taken,
+    Where,
+    decide,
+    history_of,
+    taint_refusal,
+)
 from hisparse_agent.remedies.ours import (
     MUTE,
     Mute,
@@ -20,7 +29,7 @@ from hisparse_agent.remedies.ours import (
     uncordoned,
     whose,
 )
-from hisparse_agent.remedies.plan import Circumstances, Outcome, Standing, after_restart, step
+from hisparse_agent.remedies.plan import Circumstances, Outcome, Standing, after_restart, step, why_gone
 
 ACTION = Wanted("a", Verb.POWER_CAP, (Change(UUIDS[0], "630000"),), "hot", "thermal.margin", "p", 3600, NOW)
 FINE = Situation(policy(CAP), SlotState.FREE, False, (), Records(NOW, ()), NOW)  # noqa: FBT003  read as a table
@@ -248,6 +257,102 @@ def test_an_action_is_put_back(changed: dict[str, Any]) -> None:
 def test_an_action_in_force_stays(changed: dict[str, Any]) -> None:
     first = acted()
     assert later(1, first, **changed).wish == first.wish
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({"breaker_open": True}, id="the breaker opens"),
+        pytest.param({"breaker_open": None}, id="the Lease cannot be read"),
+        pytest.param({"slot": SlotState.LOST}, id="the slot is lost"),
+    ],
+)
+def test_what_the_actuator_has_not_taken_up_is_withdrawn_when_a_gate_closes(changed: dict[str, Any]) -> None:
+    first = acted()
+    nothing_done = {"records": Records(NOW, ())}
+    assert later(0, first, **nothing_done).wish == first.wish
+    found = later(0, first, **nothing_done, **changed)
+    assert found.wish == ()
+    assert found.decisions[0].refusal, "and it is told"
+    assert later(0, found, **nothing_done).wish, "it was none of the actions of this hour"
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        pytest.param({"policy": None}, "the policy p is gone", id="no policy"),
+        pytest.param({"policy": policy(CAP, dryRun=True)}, "dry run", id="dry run"),
+        pytest.param({"policy": policy(SWAPPINESS)}, "no remedy power-cap any more", id="the remedy goes"),
+        pytest.param({"slot": SlotState.LOST}, "lost its slot", id="the slot is lost"),
+        pytest.param({"now": NOW + timedelta(days=2)}, "its time is over", id="its time is over"),
+        pytest.param({"findings": (hot(0, State.OK),)}, "thermal.margin has cleared", id="cleared"),
+        pytest.param({}, "", id="nobody knows"),
+    ],
+)
+def test_why_an_action_left_the_wish(changed: dict[str, Any], why: str) -> None:
+    found = why_gone(acted().wish[0], circumstances(**changed), ())
+    assert why in found
+    assert bool(found) is bool(why)
+
+
+def test_a_mute_tells_why_an_action_left_the_wish() -> None:
+    assert "x" in why_gone(acted().wish[0], circumstances(), (Mute("thermal.margin", NOW + HOUR, "x"),))
+
+
+@pytest.mark.parametrize(
+    ("unmute", "acts"),
+    [
+        pytest.param("", False, id="nothing is lifted"),
+        pytest.param("host.swap", False, id="another check"),
+        pytest.param("host.swap, thermal.margin", True, id="this one"),
+        pytest.param("all", True, id="all"),
+    ],
+)
+def test_a_person_lifts_a_mute(unmute: str, acts: bool) -> None:
+    muted = (Mute("thermal.margin", NOW + HOUR, "x"),)
+    foreign = Records(NOW, (replace(RECORD, check="thermal.margin", phase=Phase.FOREIGN, ended=NOW),))
+    wide = policy(CAP, budget={"perNodePerHour": 2})
+    for changed in ({"mutes": muted}, {"records": foreign}):
+        found = step(Standing(would=False), circumstances(policy=wide, unmute=unmute, **changed))
+        assert bool(found.wish) is acts
+        assert bool(found.mutes) is not acts
+
+
+@pytest.mark.parametrize(
+    ("changed", "step"),
+    [
+        pytest.param(
+            {"breaker_open": True},
+            "kubectl annotate lease -n ns hisparse-pool-p inference.hisparse.dev/breaker-",
+            id="breaker",
+        ),
+        pytest.param({"slot": SlotState.FULL}, "kubectl get lease -n ns hisparse-pool-p", id="budget"),
+        pytest.param({"records": None}, "node_agent/deploy/actuator.yaml", id="no actuator"),
+        pytest.param({"records": Records(NOW - ACTUATOR_SILENT, ())}, "spec.nodeName=n", id="silent actuator"),
+        pytest.param(
+            {"mutes": (Mute("thermal.margin", NOW + HOUR, "x"),)},
+            "kubectl annotate node n inference.hisparse.dev/unmute=thermal.margin",
+            id="mute",
+        ),
+    ],
+)
+def test_a_refusal_names_the_next_step(changed: dict[str, Any], step: str) -> None:
+    found = decide(ACTION, replace(FINE, where=Where("n", "ns"), **changed), ()).refusal
+    assert found
+    assert step in found.message
+
+
+def test_a_taint_passes_budget_and_breaker() -> None:
+    where = Where("n", "ns")
+    assert taint_refusal("p", SlotState.HELD, False, where) is None  # noqa: FBT003  read as a table
+    for slot, is_open, gate in (
+        (SlotState.FULL, True, Gate.BUDGET),
+        (SlotState.HELD, True, Gate.BREAKER),
+        (SlotState.HELD, None, Gate.BREAKER),
+    ):
+        found = taint_refusal("p", slot, is_open, where)
+        assert found
+        assert found.gate is gate
 
 
 def test_after_a_persons_change_the_check_is_left_alone_for_a_day() -> None:

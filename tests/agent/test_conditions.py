@@ -7,17 +7,20 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from node_readings import NOT_READ, NOT_THERE, Watch
 
 from hisparse.nodes.catalogue import NodeCondition
-from hisparse.nodes.checks import CHECKS
+from hisparse.nodes.checks import CHECKS, DECIDING
 from hisparse.nodes.findings import Finding, State
 from hisparse.nodes.policy import TaintEffect
 from hisparse_agent.publish import conditions, events
 from hisparse_agent.publish.conditions import BLIND_POLLS, TAINT_KEY, Judged, Patient, Taint
+from hisparse_agent.readings import Missing
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
 BY_ID = {check.id: check for check in CHECKS}
 LINK, GPU, MEMORY = "nvlink.links", "gpu.lost", "host.mem.available"
+ERRORS = "nvlink.errors"
 
 
 def found(check: str, state: State, subject: str = "gpu-0") -> Finding:
@@ -34,15 +37,57 @@ def told(*findings: Finding) -> dict[str, tuple[str, str]]:
         pytest.param((State.OK, State.OK), "True", "LinksHealthy", id="well"),
         pytest.param((State.OK, State.WARN), "True", "WarnReason", id="a warning leaves it True and is named"),
         pytest.param((State.OK, State.CRITICAL), "False", "CriticalReason", id="critical"),
-        pytest.param((State.OK, State.UNKNOWN), "True", "LinksHealthy", id="one card is silent"),
+        pytest.param(
+            (State.OK, State.UNKNOWN), "True", "LinksHealthy", id="one card is silent where silence does not decide"
+        ),
         pytest.param((State.UNKNOWN, State.UNKNOWN), "Unknown", "Unread", id="all are"),
         pytest.param((State.UNSUPPORTED, State.UNSUPPORTED), "Unknown", "Unsupported", id="hidden by a VM"),
         pytest.param((State.UNSUPPORTED, State.UNKNOWN), "Unknown", "Unread", id="hidden and silent"),
     ],
 )
 def test_what_makes_a_condition(states: tuple[State, ...], status: str, reason: str) -> None:
-    findings = [found(LINK, state, f"gpu-{number}") for number, state in enumerate(states)]
+    findings = [found(ERRORS, state, f"gpu-{number}") for number, state in enumerate(states)]
     assert told(*findings)[NodeCondition.LINK.value] == (status, reason)
+
+
+@pytest.mark.parametrize("check", DECIDING)
+def test_what_decides_and_is_not_known_makes_its_condition_unknown(check: str) -> None:
+    row = BY_ID[check]
+    assert row.condition is not None
+    other = next(one.id for one in CHECKS if one.condition is row.condition and not one.decides)
+    silent = [found(check, State.OK), found(check, State.UNKNOWN, "gpu-1"), found(other, State.OK)]
+    (said,) = [one for one in conditions.judged(silent, BY_ID) if one.type is row.condition]
+    assert (said.status, said.reason) == ("Unknown", "UnknownReason")
+    assert said.message == f"{check} on gpu-1: {check} is Unknown"
+    assert told(*silent, found(other, State.WARN, "gpu-1"))[row.condition.value][0] == "Unknown"
+    assert told(*silent, found(other, State.CRITICAL, "gpu-1"))[row.condition.value][0] == "False"
+    without = [found(check, State.UNSUPPORTED), found(other, State.OK)]
+    assert told(*without)[row.condition.value][0] == "True", "a machine that has none of it is not blind"
+
+
+def test_every_condition_has_a_check_that_decides() -> None:
+    assert {BY_ID[check].condition for check in DECIDING} == set(NodeCondition)
+
+
+@pytest.mark.parametrize("nvml", [NOT_THERE, NOT_READ], ids=["no library", "silent"])
+def test_a_node_whose_gpus_cannot_be_seen_is_not_called_healthy(nvml: Missing) -> None:
+    patient, statuses = Patient(), []
+    watch = Watch()
+    for poll in range(10):
+        edits = {"nvml": nvml, "expected_gpus": 8} if poll >= 5 else {}
+        findings = watch.watch(edits).findings
+        patient = conditions.patient(patient, conditions.judged(findings, BY_ID))
+        statuses.append({one.type: one.status for one in patient.told})
+    assert [one[NodeCondition.GPU] for one in statuses] == ["True"] * 7 + ["Unknown"] * 3
+    assert [one[NodeCondition.LINK] for one in statuses] == ["True"] * 7 + ["Unknown"] * 3
+    assert {one[NodeCondition.HOST_MEMORY] for one in statuses} == {"True"}
+    (said,) = [one for one in patient.told if one.type is NodeCondition.GPU]
+    assert nvml.why in said.message
+
+
+def test_one_check_is_not_called_checks() -> None:
+    (said,) = [one for one in conditions.judged([found(GPU, State.OK)], BY_ID) if one.type is NodeCondition.GPU]
+    assert said.message == "1 check found no fault"
 
 
 def test_each_condition_looks_at_its_own_checks() -> None:

@@ -6,10 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from hisparse.nodes.catalogue import Verb
 from hisparse.nodes.findings import Finding, State
 from hisparse.nodes.report import ActionStatus
 from hisparse_agent.publish import events, report
 from hisparse_agent.publish.report import Report
+from hisparse_agent.records import NO_LONGER_WANTED, Change, Wanted
+from hisparse_agent.remedies.allowance import Decision, Gate, Refusal
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
 
@@ -71,8 +74,8 @@ def test_a_status_that_cannot_be_read_tells_nothing(status: dict[str, object]) -
 
 def action(phase: str, target: str = "gpu-0", message: str | None = None) -> ActionStatus:
     return ActionStatus(
-        id="a", verb="power-cap", target=target, old="700000", new="630000", phase=phase, reason="hot", policy="p",
-        message=message,
+        id="a", verb="power-cap", target=target, old="700000", new="630000", phase=phase,
+        reason="thermal.margin gpu-0: hot", policy="p", message=message,
     )  # fmt: skip
 
 
@@ -94,11 +97,46 @@ def test_what_is_told_of_an_action(before: tuple[str, ...], after: tuple[str, ..
 
 def test_all_targets_of_an_action_are_one_event_with_both_values() -> None:
     (notice,) = events.of_actions([], [action("InForce"), action("InForce", "gpu-1")])
-    assert notice.message == "power-cap on gpu-0, gpu-1: 700000 -> 630000 (policy p, hot)"
+    assert notice.message == "power-cap of gpu-0, gpu-1 set from 700 W to 630 W (policy p, for thermal.margin on gpu-0)"
     (notice,) = events.of_actions([], [action("RevertFailed", message="NVML says no")])
     assert (notice.type, notice.message) == (
-        "Warning", "power-cap on gpu-0, which had set 630000 in place of 700000: NVML says no",
+        "Warning", "power-cap of gpu-0, which had set 630 W in place of 700 W: NVML says no "
+        "(policy p, for thermal.margin on gpu-0)",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "why", "told"),
+    [
+        pytest.param(
+            NO_LONGER_WANTED, "thermal.margin has cleared", "thermal.margin has cleared", id="the agent knows"
+        ),
+        pytest.param(NO_LONGER_WANTED, "", NO_LONGER_WANTED, id="nobody knows"),
+        pytest.param("its time is over", "thermal.margin has cleared", "its time is over", id="the actuator knows"),
+    ],
+)
+def test_why_an_action_was_put_back(said: str, why: str, told: str) -> None:
+    (notice,) = events.of_actions([action("InForce")], [action("Reverted", message=said)], {"a": why})
+    assert notice.message == (
+        f"power-cap of gpu-0 put back to 700 W after 630 W: {told} (policy p, for thermal.margin on gpu-0)"
+    )
+
+
+def test_a_decision_is_told_in_units_and_the_reason_first() -> None:
+    reason = "thermal.margin gpu-0: 1 C are left; check fans"
+    asked = Wanted("a", Verb.POWER_CAP, (Change("GPU-0", "630000"),), reason, "thermal.margin", "h200", 3600, NOW)
+    refused = Refusal(Gate.BREAKER, "the breaker of policy h200 is open; close it")
+    messages = [
+        events.of_decision(Decision(asked, refusal, would), {"GPU-0": "gpu-0"}).message
+        for refusal, would in ((refused, False), (refused, True), (None, False), (None, True))
+    ]
+    assert messages == [
+        "power-cap of gpu-0 to 630 W refused: the breaker of policy h200 is open; close it (for thermal.margin on gpu-0)",
+        "power-cap of gpu-0 to 630 W would be refused: the breaker of policy h200 is open; close it "
+        "(for thermal.margin on gpu-0, dry run)",
+        "power-cap of gpu-0 to 630 W asked of the actuator (policy h200, for thermal.margin on gpu-0)",
+        "would do power-cap of gpu-0 to 630 W: the policy is a dry run (policy h200, for thermal.margin on gpu-0)",
+    ]
 
 
 def test_the_object_is_about_the_node_and_lies_in_default() -> None:

@@ -30,6 +30,19 @@ def test_two_degrees_for_a_minute_are_critical_and_ten_for_five_minutes_a_warnin
     assert told(watch, margin(10), 20) == "o" * 19 + "w"
 
 
+@pytest.mark.parametrize(
+    ("left", "words"),
+    [
+        (-1, "the GPU is 1 C above where it begins to throttle"),
+        (1, "1 C is left until the GPU throttles"),
+        (2, "2 C are left until the GPU throttles"),
+    ],
+)
+def test_no_margin_is_told_as_less_than_nothing(left: int, words: str) -> None:
+    heat = {"nvml.gpus.0.heat.margin": left, "nvml.gpus.0.heat.gpu": 87}
+    assert finding(once(changed(healthy(), heat)), "thermal.margin", "gpu-0").message.startswith(words)
+
+
 def test_it_ends_when_more_than_fifteen_degrees_were_left_for_ten_minutes() -> None:
     watch = Watch()
     watch.watch(margin(2), polls=4)

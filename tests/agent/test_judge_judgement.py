@@ -49,6 +49,7 @@ def test_in_maintenance_and_upgrades_a_fault_is_not_taken_for_one(
     for name in ("nvlink.links", "thermal.margin"):
         found = finding(findings, name, "gpu-0")
         assert (found.state, found.reason) == (State.UNKNOWN, reason)
+        assert ("fans, ticket 12" in found.message) is (reason == "Maintenance")
     assert finding(findings, "nvlink.links", "gpu-1").state is State.OK
     memory = finding(findings, "host.mem.available").state
     assert memory is (State.UNKNOWN if memory_too else State.CRITICAL)

@@ -24,6 +24,24 @@ def links(active: int, total: int, rate: int = LINK) -> tuple[NvLink, ...]:
     )
 
 
+@pytest.mark.parametrize(
+    ("down", "words"),
+    [
+        pytest.param((5,), "port 5 is not", id="one"),
+        pytest.param((0, 1, 9), "ports 0, 1, 9 are not", id="a pair is no range"),
+        pytest.param((0, 2, 3, 4, 17), "ports 0, 2-4, 17 are not", id="a range between others"),
+        pytest.param(range(18), "ports 0-17 are not", id="all"),
+    ],
+)
+def test_ports_that_are_down_are_told_in_ranges(down: tuple[int, ...], words: str) -> None:
+    edits = {f"nvml.gpus.0.links.{port}.state": 0 for port in down}
+    assert f", {words};" in finding(once(changed(healthy(), edits)), "nvlink.links", "gpu-0").message
+
+
+def test_one_peer_is_not_called_all() -> None:
+    assert finding(once(healthy()), "nvlink.p2p", "gpu-0").message == "the other GPU is reachable over NVLink"
+
+
 def card(product: str, ports: Any, **edits: Any) -> dict[str, Any]:
     named = {"product": product, "links": ports, **edits}
     return {f"nvml.gpus.{index}.{path}": value for index in range(2) for path, value in named.items()}
@@ -45,9 +63,7 @@ def test_18_links_falling_to_9_is_critical_after_three_polls_and_only_the_count_
         "18",
         "count",
     )
-    assert down.message.startswith(
-        "9 of 18 NVLink ports are active (NVIDIA H200 has 18), ports 9, 10, 11, 12, 13, 14, 15, 16, 17 are not; run "
-    )
+    assert down.message.startswith("9 of 18 NVLink ports are active (NVIDIA H200 has 18), ports 9-17 are not; run ")
     low = finding(findings, "nvlink.capacity", "gpu-0")
     assert (low.state, low.value, low.limit, low.unit) == (State.CRITICAL, "0.5", "0.9", "ratio")
     assert "478.1 GB/s both ways, 50.0 % of the 956.2 GB/s of 18 ports" in low.message

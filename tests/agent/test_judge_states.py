@@ -57,7 +57,7 @@ def rising(per_second: float) -> Any:
 
 
 NVML_SILENT: Final = Row("host", {"nvml": NOT_READ})
-NO_NVML: Final = Row("host", {"nvml": NOT_THERE})
+NO_NVML: Final = Row("host", {"nvml": NOT_THERE, "expected_gpus": 0})
 NO_PODS: Final = host({"pods": ()})
 PODS_UNREAD: Final = host({"pods": NOT_READ})
 INFORMATION: Final = "it is information and never a fault"

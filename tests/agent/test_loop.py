@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from node_readings import changed, healthy
 from remedy_shapes import BOOT, CAP, policy
 
@@ -25,7 +26,7 @@ from hisparse_agent.publish.conditions import TAINT_KEY
 from hisparse_agent.publish.events import Notice
 from hisparse_agent.publish.report import Report
 from hisparse_agent.publish.writer import NOTE_ANNOTATION, Publication, Writer
-from hisparse_agent.records import Phase, Record, Records, Wanted
+from hisparse_agent.records import NO_LONGER_WANTED, Phase, Record, Records, Wanted
 from hisparse_agent.remedies.slots import CRITICAL_ANNOTATION, SLOTS_ANNOTATION
 
 if TYPE_CHECKING:
@@ -158,7 +159,8 @@ class World:
     def view(self) -> View:
         live = self.server.objects[NODE]
         taints = tuple(live["spec"].get("taints") or ())
-        node = NodeObject("n", live["metadata"]["uid"], {}, {}, taints, (), unschedulable=False, gpus=2)
+        notes = live["metadata"].get("annotations") or {}
+        node = NodeObject("n", live["metadata"]["uid"], {}, notes, taints, (), unschedulable=False, gpus=2)
         return View(node=node if self.knows_node else None, pods=(), policies=self.policies)
 
     async def polls(self, count: int, edits: Mapping[str, Any] = {}) -> None:
@@ -176,6 +178,13 @@ class World:
         found = exchange.read_wish(self.folder).content
         assert found is not None
         return found.actions
+
+    def told(self, reason: str) -> list[str]:
+        return [one["message"] for one in self.server.events if one["reason"] == reason]
+
+    def annotate(self, path: str, **annotations: str | None) -> None:
+        both = {f"inference.hisparse.dev/{name}": text for name, text in annotations.items()}
+        self.server.put(path, merged(self.server.objects[path], {"metadata": {"annotations": both}}))
 
     def taints(self) -> list[str]:
         return [one["key"] for one in self.server.objects[NODE]["spec"].get("taints") or ()]
@@ -196,7 +205,7 @@ async def world(folder: Path, policies: tuple[Policy, ...] | None = None, *, lik
 
 def capped(at: datetime) -> Record:
     return Record(
-        "power-cap-thermal.margin-x", Verb.POWER_CAP, "GPU-0", "700000", "630000", "hot", "thermal.margin", "p",
+        "power-cap-thermal.margin-x", Verb.POWER_CAP, "GPU-0", "700000", "630000", "thermal.margin gpu-0: hot", "thermal.margin", "p",
         at, 24 * 3600, BOOT, Phase.IN_FORCE,
     )  # fmt: skip
 
@@ -326,3 +335,82 @@ async def test_a_node_that_was_made_again_gets_the_taint_again_and_mutes_nothing
     assert found.agent._mutes == ()
     await found.polls(20, WORN)
     assert found.taints() == [TAINT_KEY]
+
+
+# --- what is told of it ----------------------------------------------------------------------------------------------
+
+
+async def test_a_taint_that_is_refused_is_told_once_with_the_next_step(tmp_path: Path) -> None:
+    found = await world(tmp_path, under(taint="NoSchedule"))
+    found.server.put(LEASE, {"metadata": {"name": "x", "annotations": {BREAKER_ANNOTATION: "stop"}}})
+    await found.polls(10, WORN)
+    assert found.taints() == []
+    (message,) = found.told("TaintRefused")
+    assert "kubectl annotate lease -n ns hisparse-pool-p inference.hisparse.dev/breaker-" in message
+    found.annotate(LEASE, breaker=None)
+    await found.polls(2, WORN)
+    assert found.taints() == [TAINT_KEY]
+
+
+async def test_a_person_who_takes_the_taint_off_is_told_how_to_undo_it(tmp_path: Path) -> None:
+    found = await world(tmp_path, under(taint="NoSchedule"))
+    await found.polls(6, WORN)
+    assert found.taints() == [TAINT_KEY]
+    found.server.put(NODE, {**found.server.objects[NODE], "spec": {}})
+    await found.polls(10, WORN)
+    assert found.taints() == []
+    (message,) = found.told("Muted")
+    assert "unmute=" in message
+    assert found.told("TaintRemoved") == []
+    found.annotate(NODE, unmute="all")
+    await found.polls(2, WORN)
+    assert found.taints() == [TAINT_KEY]
+    assert found.agent._mutes == ()
+
+
+async def test_a_mute_of_the_last_run_is_not_told_again(tmp_path: Path) -> None:
+    first = await world(tmp_path, under(taint="NoSchedule"))
+    await first.polls(6, WORN)
+    first.server.put(NODE, {**first.server.objects[NODE], "spec": {}})
+    await first.polls(10, WORN)
+    again = await world(tmp_path, under(taint="NoSchedule"), like=first)
+    await again.polls(10, WORN)
+    assert len(again.told("Muted")) == 1
+
+
+async def test_a_change_that_nobody_puts_back_is_told_once(tmp_path: Path) -> None:
+    found = await world(tmp_path, under())
+    found.records = (replace(capped(found.time.now()), phase=Phase.REVERT_FAILED, message="NVML says no"),)
+    await found.polls(5)
+    assert len(found.told("PutBackFailed")) == 1
+    found.records = ()
+    await found.polls(2)
+    found.records = (replace(capped(found.time.now()), phase=Phase.REVERT_FAILED, message="NVML says no"),)
+    await found.polls(2)
+    assert len(found.told("PutBackFailed")) == 2
+
+
+async def test_the_reason_of_putting_back_is_told(tmp_path: Path) -> None:
+    found = await world(tmp_path, under())
+    found.records = (capped(found.time.now()),)
+    await found.polls(3, HOT)
+    found.policies = ()
+    await found.polls(2, HOT)
+    now = found.time.now()
+    found.records = tuple(
+        replace(one, phase=Phase.REVERTED, message=NO_LONGER_WANTED, ended=now) for one in found.records
+    )
+    await found.polls(2, HOT)
+    (message,) = found.told("RemedyReverted")
+    assert "the policy p is gone" in message
+    assert "700 W after 630 W" in message
+
+
+async def test_faults_are_in_the_log_of_an_agent_without_a_cluster() -> None:
+    agent = Agent("n", view=View, writer=None, pool=None, metrics=Metrics())
+    with structlog.testing.capture_logs() as lines:
+        for poll in range(6):
+            await agent.poll(changed(healthy(poll), WORN))
+    (line,) = [one for one in lines if one.get("reason") == "RowRemap"]
+    assert line["log_level"] == "warning"
+    assert "gpu-0" in line["event"]

@@ -57,6 +57,13 @@ async def test_records_of_the_kernel_log_that_were_lost_are_told(tmp_path: Path)
         await machine.close()
 
 
+def test_a_node_that_somebody_has_to_put_back_is_told() -> None:
+    metrics = Metrics()
+    for stuck in (False, True):
+        metrics.snapshot = Snapshot(healthy(0), stuck=stuck)
+        assert page(metrics)["hisparse_node_remediation_stuck"] == stuck
+
+
 @pytest.mark.parametrize("missing", [NOT_READ, NOT_THERE])
 def test_what_was_not_read_has_no_sample(missing: object) -> None:
     edits = {"nvml.gpus.0.links": missing, "nvml.gpus.0.heat.margin": missing, "memory.available": missing}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hisparse_agent.readers.pci import read_numa_node
+from hisparse_agent.readers.pci import count_gpus, read_numa_node
 from hisparse_agent.readings import Absence, Missing
 
 HOSTS = Path(__file__).parents[1] / "data" / "host"
@@ -75,6 +75,35 @@ def test_a_device_behind_a_link_that_was_not_mounted_is_unknown(server: Path) ->
     shutil.rmtree(devices / GPU)
     (devices / GPU).symlink_to("../../../devices/pci0000:1b/0000:1b:00.0")
     assert absence(read_numa_node(server, GPU)) is Absence.UNKNOWN
+
+
+def device(root: Path, address: str, vendor: str, kind: str) -> Path:
+    folder = root / "sys/bus/pci/devices" / address
+    folder.mkdir(parents=True)
+    (folder / "vendor").write_text(f"{vendor}\n")
+    (folder / "class").write_text(f"{kind}\n")
+    return folder
+
+
+def test_gpus_are_counted_without_their_driver(tmp_path: Path) -> None:
+    device(tmp_path, "0000:00:02.0", "0x8086", "0x030000")
+    assert count_gpus(tmp_path) == 0
+    device(tmp_path, "0000:1b:00.0", "0x10de", "0x030200")
+    device(tmp_path, "0000:1c:00.0", "0x10de", "0x030000")
+    device(tmp_path, "0000:1c:00.1", "0x10de", "0x040300")
+    device(tmp_path, "0000:07:00.0", "0x10de", "0x068000")
+    assert count_gpus(tmp_path) == 2
+
+
+def test_what_cannot_be_counted_is_said(tmp_path: Path) -> None:
+    assert absence(count_gpus(tmp_path)) is Absence.UNKNOWN
+    (tmp_path / "sys/bus").mkdir(parents=True)
+    assert absence(count_gpus(tmp_path)) is Absence.UNSUPPORTED
+    folder = device(tmp_path, "0000:1b:00.0", "0x10de", "0x030200")
+    (folder / "class").write_text("display\n")
+    assert absence(count_gpus(tmp_path)) is Absence.UNKNOWN
+    (folder / "vendor").unlink()
+    assert absence(count_gpus(tmp_path)) is Absence.UNKNOWN
 
 
 @pytest.mark.skipif(not Path("/sys/bus/pci/devices").is_dir(), reason="this machine has no PCI bus")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
-from node_readings import changed, healthy
+from node_readings import Watch, changed, healthy
 
 from hisparse.nodes.catalogue import Verb
+from hisparse.nodes.checks import BY_ID
 from hisparse.nodes.findings import Finding, State
 from hisparse.nodes.report import MOST_ACTIONS, MOST_FINDINGS, HiSparseNodeStatus
-from hisparse_agent.publish import report
+from hisparse_agent.publish import conditions, report
+from hisparse_agent.publish.conditions import Patient
 from hisparse_agent.publish.report import Report
+from hisparse_agent.publish.writer import Publication, Writer
 from hisparse_agent.readings import Absence, Missing
 from hisparse_agent.records import ACTUATOR_SILENT, Change, Phase, Record, Records, Wanted
 
@@ -91,6 +96,26 @@ def test_not_to_know_is_not_to_be_healthy(states: tuple[State, ...], status: str
     document = report.document(Report(findings), before={}, version="1", now=NOW)
     healthy_now = next(one for one in document["conditions"] if one["type"] == "Healthy")
     assert (healthy_now["status"], healthy_now["reason"]) == (status, reason)
+
+
+def health(findings: tuple[Finding, ...], before: dict[str, object] | None = None, *, waits: bool = False) -> list[str]:
+    document = report.document(Report(findings, waits=waits), before=before or {}, version="1", now=NOW)
+    said = {one["type"]: one for one in document["conditions"]}
+    return [said["Healthy"]["status"], said["Healthy"]["reason"], said["Observed"]["status"]]
+
+
+def test_what_decides_and_is_not_known_is_not_healthy() -> None:
+    well = (found("gpu.lost", State.OK), found("xid", State.OK))
+    blind = (found("gpu.count", State.UNKNOWN, "host", reason="NotRead"), *well)
+    assert health(well) == ["True", "NoFault", "True"]
+    assert health(blind) == ["Unknown", "NotRead", "False"]
+    assert health((*blind, found("thermal.hbm", State.WARN)))[0] == "Unknown"
+    assert health((*blind, found("thermal.hbm", State.CRITICAL)))[0] == "False"
+    before = report.document(Report(well), before={}, version="1", now=NOW)
+    assert health(blind, before, waits=True)[:2] == ["True", "NoFault"], "a moment changes nothing"
+    assert health(blind, before)[:2] == ["Unknown", "NotRead"]
+    assert health((*blind, found("xid", State.CRITICAL, "gpu-1")), before, waits=True)[0] == "False"
+    assert Report(blind, waits=True).essence != Report(blind).essence, "when the moment is over that is news"
 
 
 def test_the_time_of_a_condition_moves_with_its_status_only() -> None:
@@ -177,12 +202,12 @@ def test_no_more_actions_than_the_schema_takes() -> None:
     ("records", "since", "words"),
     [
         pytest.param((record(Phase.IN_FORCE),), timedelta(seconds=60), "", id="in force and looked after"),
-        pytest.param((record(Phase.IN_FORCE),), ACTUATOR_SILENT, "put back by hand GPU-0 to 700000", id="silent"),
+        pytest.param((record(Phase.IN_FORCE),), ACTUATOR_SILENT, "put back by hand GPU-0 to 700 W", id="silent"),
         pytest.param((record(Phase.REVERTED, ended=NOW),), timedelta(days=1), "", id="silent with nothing in force"),
         pytest.param(
             (replace(record(Phase.REVERT_FAILED), message="the host kept our value"),),
             timedelta(),
-            "GPU-0 is still 630000: put it back to 700000 by hand (the host kept our value)",
+            "GPU-0 is still 630 W: put it back to 700 W by hand (the host kept our value)",
             id="it cannot be put back",
         ),
     ],
@@ -199,3 +224,42 @@ def test_what_nobody_puts_back_is_told_to_people(records: tuple[Record, ...], si
 
 def test_without_records_there_is_nothing_to_put_back() -> None:
     assert report.stuck(None, NOW) == ""
+
+
+class Api:
+    """It has every object, and keeps the status that was written last."""
+
+    def __init__(self) -> None:
+        self.status: dict[str, Any] = {}
+
+    async def get(self, path: str) -> dict[str, Any] | None:
+        del path
+        return {"metadata": {"name": "n", "uid": "u"}, "status": self.status}
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        content: str = "",
+        query: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        del method, content, query
+        if "hisparsenodes" in path and path.endswith("/status"):
+            self.status = dict((body or {})["status"])
+        return {"metadata": {"name": "n", "uid": "u"}, "status": self.status}
+
+
+async def test_healthy_is_as_patient_as_the_conditions_of_the_node() -> None:
+    watch, patient, api = Watch(), Patient(), Api()
+    writer = Writer(api, "n", "v", clock=lambda: 1000.0 * watch.poll, now=lambda: NOW)
+    told = []
+    for poll in range(8):
+        blind = {"nvml": Missing(Absence.UNKNOWN, "no answer")} if poll in (2, 3) or poll > 4 else {}
+        findings = watch.watch(blind).findings
+        patient = conditions.patient(patient, conditions.judged(findings, BY_ID))
+        writer.publish(Publication(Report(findings), patient.told))
+        await writer.step()
+        told.append(next(one["status"] for one in api.status["conditions"] if one["type"] == "Healthy"))
+    assert told == ["True", "True", "True", "True", "True", "True", "True", "Unknown"]

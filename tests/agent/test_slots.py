@@ -109,6 +109,10 @@ def test_marks_leave_the_window_and_the_breaker_does_not_close_by_itself() -> No
     assert slots.judge(opened, 2, 20, WINDOW, NOW + timedelta(days=9)) == opened
     annotations = {name: text for name, text in slots.annotations_of(opened).items() if text is not None}
     del annotations[breaker.ANNOTATION]
+    closed = slots.parse(annotations)
+    assert slots.judge(closed, 2, 20, WINDOW, NOW + MINUTE) == closed, "what opened it does not open it again"
+    again = slots.mark(slots.mark(closed, "a", WINDOW, NOW + MINUTE), "b", WINDOW, NOW + MINUTE)
+    assert slots.judge(again, 2, 20, WINDOW, NOW + MINUTE).opened, "nodes that are critical still do"
     assert slots.judge(slots.parse(annotations), 2, 20, WINDOW, NOW + timedelta(days=9)).opened is None
 
 

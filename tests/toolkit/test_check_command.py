@@ -21,12 +21,12 @@ import pytest
 from node_readings import GIB, START, Edits, changed, healthy
 
 from hisparse.nodes.catalogue import Pace
-from hisparse.nodes.checks import CHECKS
+from hisparse.nodes.checks import CHECKS, DECIDING
 from hisparse.nodes.findings import Finding, State
-from hisparse_agent.readings import NodeReading, Xid
+from hisparse_agent.readings import Missing, NodeReading, Xid
 from hisparse_agent.replay import text_of
 from hisparse_toolkit.answering import SCHEMAS
-from hisparse_toolkit.check_command import DECIDING, in_short, tone_of
+from hisparse_toolkit.check_command import in_short, promised, tone_of
 from hisparse_toolkit.cli import main
 from hisparse_toolkit.sheet import Tone
 
@@ -114,11 +114,37 @@ def test_the_code_the_word_and_the_first_line_agree(
 
 @pytest.mark.parametrize("check", DECIDING)
 def test_each_check_that_decides_leaves_it_open(check: str) -> None:
-    well = Finding("gpu.count", "host", State.OK, "AsExpected", "2 of 2", START)
+    well = Finding("xid", "gpu-0", State.OK, "AsExpected", "none", START)
     blind = replace(well, check=check, state=State.UNKNOWN)
     assert tone_of((well, blind)) is Tone.UNKNOWN
     assert tone_of((well, replace(blind, state=State.UNSUPPORTED))) is Tone.YES
     assert check in {row.id for row in CHECKS}
+
+
+def test_gpus_that_are_promised_and_cannot_be_seen_are_four(run: Run, record: Record) -> None:
+    code, out, _ = run("--replay", str(record(NO_DRIVER, expected_gpus=8)))
+    assert code == 4
+    assert out.startswith("COULD NOT FIND OUT  ")
+    assert "8 GPUs are promised and NVML is not there" in flowing(out)
+    assert "set runtimeClassName nvidia" in flowing(out)
+
+
+def test_the_bus_promises_gpus_only_where_nvml_shows_none() -> None:
+    well = healthy().nvml
+    assert promised(captures.UNSUPPORTED, 8) == 8
+    assert promised(changed(well, {"gpus": ()}), 8) == 8
+    assert isinstance(promised(well, 8), Missing), "a container may have been given two of eight"
+    none = promised(captures.UNSUPPORTED, 0)
+    assert isinstance(none, Missing)
+    assert none.why.startswith("this command asks no cluster")
+    assert promised(captures.UNSUPPORTED, captures.UNKNOWN) == captures.UNKNOWN
+
+
+def test_what_nvml_does_not_tell_leaves_no_gap_in_the_facts(run: Run, record: Record) -> None:
+    edits = {"nvml.gpus.*.product": "", "nvml.driver": "", "nvml.cuda": ""}
+    _, out, _ = run("--replay", str(record(edits)))
+    assert "2 x GPU without a name; driver not told, CUDA not told" in flowing(out)
+    assert "NVML does not tell the version of the driver" in flowing(out)
 
 
 def test_the_document_has_the_keys_of_its_schema_in_their_order(run: Run, record: Record) -> None:
@@ -162,8 +188,8 @@ def test_findings_are_whole_and_the_worst_come_first(run: Run, record: Record) -
         "subject": "gpu-0",
         "state": "Critical",
         "reason": "NvlinkLinksDown",
-        "message": "9 of 18 NVLink ports are active (NVIDIA H200 has 18), ports 9, 10, 11, 12, 13, 14, 15, 16, 17 are "
-        "not; run nvidia-smi nvlink -s, read the fabric manager's log, drain the node and reset its GPUs",
+        "message": "9 of 18 NVLink ports are active (NVIDIA H200 has 18), ports 9-17 are not; "
+        "run nvidia-smi nvlink -s, read the fabric manager's log, drain the node and reset its GPUs",
         "value": "9",
         "limit": "18",
         "unit": "count",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hisparse.nodes.catalogue import Pace
+from hisparse.nodes.checks import DECIDING
 from hisparse.nodes.findings import WORST_FIRST, Finding, State, worst
 from hisparse.units import format_bytes
 from hisparse_agent.cluster import View
@@ -20,14 +21,12 @@ from hisparse_agent.judge.judge import once
 from hisparse_agent.judge.verdict import BEING_WATCHED
 from hisparse_agent.machine import Machine, Paces, Places
 from hisparse_agent.publish.report import inventory_of, stamp
-from hisparse_agent.readings import Absence, Missing, NodeReading
+from hisparse_agent.readers.pci import count_gpus
+from hisparse_agent.readings import Absence, Missing, NodeReading, Number, Nvml
 from hisparse_agent.replay import ReplayError, load
 from hisparse_toolkit.answering import Answer
 from hisparse_toolkit.problems import ExitCode, bad
 from hisparse_toolkit.sheet import Columns, Sheet, Tone
-
-DECIDING: Final = ("gpu.lost", "nvlink.links", "thermal.margin", "rdma.path", "host.mem.available")
-"""Checks without which there is no answer: where one of them could not be read, the command could not find out."""
 
 _QUIET: Final = (State.OK, State.UNSUPPORTED)
 _WORDS: Final = {
@@ -98,7 +97,20 @@ async def _read(question: Question) -> NodeReading:
     finally:
         await machine.close()
     # nobody was asked for these: that there are none would be a guess
-    return replace(reading, pods=_NO_CLUSTER, exporter=_NO_CLUSTER, expected_gpus=_NO_CLUSTER)
+    reading = replace(reading, pods=_NO_CLUSTER, exporter=_NO_CLUSTER)
+    return replace(reading, expected_gpus=promised(reading.nvml, count_gpus(Places().root)))
+
+
+def promised(nvml: Nvml | Missing, on_the_bus: Number) -> Number:
+    """How many GPUs the PCI bus promises where no Node object does.
+
+    Only where NVML shows none: of the GPUs of its machine a container may have been given a part.
+    """
+    if isinstance(nvml, Nvml) and nvml.gpus:
+        return _NO_CLUSTER
+    if isinstance(on_the_bus, Missing):
+        return on_the_bus
+    return on_the_bus or _NO_CLUSTER
 
 
 def _with_connector(reading: NodeReading) -> NodeReading:
@@ -237,9 +249,9 @@ def _facts(reading: NodeReading) -> tuple[tuple[str, str], ...]:
     if isinstance(nvml, Missing):
         gpus = f"none judged: {nvml.why}"
     else:
-        names = [one.product or "GPU" for one in nvml.gpus]
+        names = [one.product or "GPU without a name" for one in nvml.gpus]
         kinds = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "none"
-        gpus = f"{kinds}; driver {nvml.driver}, CUDA {nvml.cuda}"
+        gpus = f"{kinds}; driver {nvml.driver or 'not told'}, CUDA {nvml.cuda or 'not told'}"
     total, available = reading.memory.total, reading.memory.available
     memory = (
         f"{format_bytes(available)} available of {format_bytes(total)}"

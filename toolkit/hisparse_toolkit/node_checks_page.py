@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Final
 
 from hisparse.nodes.catalogue import Check, Pace, Subject, Threshold
-from hisparse.nodes.checks import CHECKS
+from hisparse.nodes.checks import CHECKS, DECIDING
 from hisparse.nodes.findings import State
 from hisparse.units import GIB
 
@@ -39,6 +39,9 @@ it. `hisparse check` judges them once on one machine; the agent judges them poll
   for settings.
 - A critical finding makes the node's condition False; a warning is told in its message. A check that taints asks for
   `inference.hisparse.dev/degraded=<check>` where a HiSparseNodePolicy wants taints.
+- Some checks decide: while one of them is Unknown on any subject, for three polls, its condition and Healthy are
+  Unknown, for not to have looked is not to be well. They are
+  {deciding}.
 - A HiSparseNodePolicy may set `warn`, `critical`, `enterPolls` and `leavePolls` of a check, in the check's unit, or
   switch it off. Limits below are the defaults; some GPU products have their own.
 - The agent changes nothing by itself. Where a verb is named, a HiSparseNodePolicy may allow that one change, which is
@@ -53,6 +56,7 @@ def page(checks: Sequence[Check] = CHECKS) -> str:
     introduction = _INTRODUCTION
     for pace in Pace:
         introduction = introduction.replace(f"{{{pace.name.lower()}}}", str(pace.seconds))
+    introduction = introduction.replace("{deciding}", ", ".join(DECIDING))
     lines = [introduction, "| check | of | condition | taints | verb | in short |", "|---|---|---|---|---|---|"]
     lines += [_index_row(check) for check in checks]
     for check in checks:

@@ -37,6 +37,11 @@ class Opened:
 _OPENED: Final = TypeAdapter(Opened)
 
 
+def closing_command(namespace: str, policy: str) -> str:
+    """The command with which a person closes the breaker of a policy's pool."""
+    return f"kubectl annotate lease -n {namespace} {LEASE_PREFIX}{policy} {ANNOTATION}-"
+
+
 def opened(annotations: Mapping[str, str]) -> Opened | None:
     """What the annotations of a Lease say; None while the breaker is closed.
 

@@ -100,7 +100,8 @@ class Check:
     of critical alone. boot_grace_s and pin_grace: how long after boot, and whether during a pin window, a fault is not
     taken for one. profiles are thresholds of single GPU products, by the name in hisparse.hardware; threshold is that
     of all others. warn_when and critical_when say in words what a threshold does not say, or not alone ("{limit}"
-    stands for it); a level with neither is never reached.
+    stands for it); a level with neither is never reached. decides: while it is Unknown on any subject nobody can say
+    that what it judges is well, so its condition is Unknown, too, unless something is critical.
     """
 
     id: str
@@ -124,6 +125,7 @@ class Check:
     boot_grace_s: int = 0
     pin_grace: bool = False
     condition: NodeCondition | None = None
+    decides: bool = False
     taints: bool = False
     verbs: tuple[Verb, ...] = ()
     cost: str = ""

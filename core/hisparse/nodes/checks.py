@@ -42,6 +42,7 @@ _INVENTORY: Final = (
         leave_polls=10,
         boot_grace_s=300,
         condition=NodeCondition.GPU,
+        decides=True,
         taints=True,
         cost="Replicas that need all GPUs of this node cannot start here.",
     ),
@@ -59,6 +60,7 @@ _INVENTORY: Final = (
         enter_polls=1,
         leave_polls=None,
         condition=NodeCondition.GPU,
+        decides=True,
         taints=True,
         cost="The engine on this GPU has failed or will fail: its requests and its KV pool are gone.",
     ),
@@ -179,6 +181,7 @@ _LINKS: Final = (
         leave_polls=20,
         boot_grace_s=300,
         condition=NodeCondition.LINK,
+        decides=True,
         taints=True,
         cost=_TENSOR_PARALLEL,
     ),
@@ -349,6 +352,7 @@ _HEAT: Final = (
         critical_enter_polls=4,
         leave_polls=40,
         condition=NodeCondition.GPU,
+        decides=True,
         verbs=(Verb.POWER_CAP,),
         cost=_SLOWER_CLOCK,
     ),
@@ -530,6 +534,7 @@ _DRIVER: Final = (
         enter_polls=3,
         leave_polls=3,
         condition=NodeCondition.LINK,
+        decides=True,
         cost="KV transfer between nodes goes through host memory.",
     ),
     Check(
@@ -575,6 +580,7 @@ _MEMORY: Final = (
         enter_polls=3,
         leave_polls=12,
         condition=NodeCondition.HOST_MEMORY,
+        decides=True,
         cost="The next engine may not get its host pool; the kernel may end one that runs.",
     ),
     Check(
@@ -886,3 +892,6 @@ CHECKS: Final[tuple[Check, ...]] = (
 """Every check, in the order in which people read them."""
 
 BY_ID: Final[Mapping[str, Check]] = MappingProxyType({check.id: check for check in CHECKS})
+
+DECIDING: Final = tuple(check.id for check in CHECKS if check.decides)
+"""Checks without which there is no answer: where one of them is Unknown, nobody can say that the node is well."""

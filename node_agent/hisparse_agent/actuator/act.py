@@ -22,7 +22,18 @@ from hisparse.nodes.catalogue import Verb
 from hisparse_agent.actuator import bounds
 from hisparse_agent.actuator.bounds import Setting
 from hisparse_agent.actuator.hosts import Host, Step
-from hisparse_agent.records import Change, Phase, Record, Records, Wanted, Wish, covers, is_over
+from hisparse_agent.records import (
+    NO_LONGER_WANTED,
+    Change,
+    Phase,
+    Record,
+    Records,
+    Wanted,
+    Wish,
+    covers,
+    is_over,
+    spelled,
+)
 from hisparse_agent.remedies.ours import Whose, whose
 
 SILENT: Final = timedelta(minutes=2)
@@ -257,7 +268,7 @@ class Actuator:
     def _undo_rounded(self, record: Record, seen: Setting, now: datetime, tick: float) -> None:
         """The host made another value of ours: not what was allowed, so back to the old one."""
         self._host.change(record.verb, [Step(record.target, seen.present, record.old)])
-        message = f"the host made {seen.present} of it"
+        message = f"the host made {spelled(record.verb, seen.present)} of it"
         for again, now_seen in self._look([record]):
             if isinstance(now_seen, Setting) and now_seen.present == record.old:
                 self._end(again, Phase.REFUSED, message, now)
@@ -300,7 +311,12 @@ class Actuator:
 
     def _foreign(self, record: Record, seen: Setting, now: datetime) -> None:
         where = "after a reboot, so by the node's own configuration" if record.boot_id != self._boot_id else "since"
-        self._end(record, Phase.FOREIGN, f"somebody has set it to {seen.present} {where}: left alone", now)
+        self._end(
+            record,
+            Phase.FOREIGN,
+            f"somebody has set it to {spelled(record.verb, seen.present)} {where}: left alone",
+            now,
+        )
 
     def _failed(self, record: Record, phase: Phase, message: str, tick: float) -> None:
         key = (record.action, record.target)
@@ -355,7 +371,7 @@ def _why_not(record: Record, wanted: Iterable[Wanted], silence: str, now: dateti
         for action in wanted
         for change in action.changes
     )
-    return "" if still else "it is no longer wanted"
+    return "" if still else NO_LONGER_WANTED
 
 
 def _is_over(since: datetime, ttl_seconds: int, now: datetime) -> bool:

@@ -60,8 +60,6 @@ def _count(view: View, _row: Check) -> Verdict:
     if isinstance(expected, Missing):
         return absent(HOST, expected, "number of GPUs that the node promises")
     if isinstance(nvml, Missing):
-        if nvml.absence is Absence.UNSUPPORTED and expected > 0:
-            return unknown(HOST, f"{expected} GPUs are promised and NVML is not there: {nvml.why}")
         return absent(HOST, nvml, "NVML")
     if expected == 0 and not nvml.gpus:
         return unsupported(HOST, "the node has no GPU and promises none")
@@ -104,7 +102,7 @@ def _uncorrected(view: View, row: Check, gpu: GpuReading) -> Verdict:
     count = gpu.faults.double_bit
     if isinstance(count, Missing):
         return absent(gpu.subject, count, "uncorrected ECC errors")
-    message = f"{count} uncorrected ECC errors since the driver was loaded"
+    message = f"{count} uncorrected ECC error{'s' * (count != 1)} since the driver was loaded"
     return graded(gpu.subject, count, view.limits(row, gpu.product), message)
 
 
@@ -207,13 +205,17 @@ def version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in _NUMBERS.findall(text)[:4])
 
 
+def _no_version(driver: str) -> str:
+    return f'"{driver}" is not a version of the driver' if driver else "NVML does not tell the version of the driver"
+
+
 def _floor(view: View, _row: Check) -> Verdict:
     nvml = view.reading.nvml
     if isinstance(nvml, Missing):
         return absent(HOST, nvml, "NVML")
     driver, cuda = version(nvml.driver), version(nvml.cuda)
     if not driver:
-        return unknown(HOST, f'"{nvml.driver}" is not a version of the driver')
+        return unknown(HOST, _no_version(nvml.driver))
     if driver < FLOOR:
         return Verdict(HOST, State.CRITICAL, f"driver {nvml.driver} is below 535.129.03", nvml.driver, "535.129.03")
     if cuda and cuda < CUDA_FLOOR:
@@ -243,7 +245,7 @@ def _rules(view: View, _row: Check) -> Verdict:
     if isinstance(nvml, Missing):
         return absent(HOST, nvml, "NVML")
     if not version(nvml.driver):
-        return unknown(HOST, f'"{nvml.driver}" is not a version of the driver')
+        return unknown(HOST, _no_version(nvml.driver))
     if isinstance(view.reading.pods, Missing) and view.reading.pods.absence is Absence.UNKNOWN:
         return absent(HOST, view.reading.pods, "engine pods")
     return fine(HOST, f"no known fault of kernel {kernel} and driver {nvml.driver} applies here")

@@ -43,7 +43,11 @@ def _margin(view: View, row: Check, gpu: GpuReading) -> Verdict:
         return absent(gpu.subject, margin, "thermal margin")
     if margin <= 0 and (doubt := _doubt(heat, margin)):
         return unknown(gpu.subject, doubt)
-    message = f"{margin} C are left until the GPU throttles{how}"
+    message = (
+        f"{margin} C {'is' if margin == 1 else 'are'} left until the GPU throttles{how}"
+        if margin >= 0
+        else f"the GPU is {-margin} C above where it begins to throttle{how}"
+    )
     return graded(gpu.subject, margin, view.limits(row, gpu.product), message)
 
 

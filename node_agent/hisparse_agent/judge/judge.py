@@ -13,6 +13,7 @@ from hisparse.nodes.checks import CHECKS
 from hisparse.nodes.findings import Finding, State
 from hisparse.nodes.policy import CheckOverride
 from hisparse.spec import GROUP
+from hisparse.units import shortened
 from hisparse_agent.judge import faults, heat, ledger, links, memory, offload, pcie, power, rdma, settings, watching
 from hisparse_agent.judge.ledger import Ledger
 from hisparse_agent.judge.standing import Patience, Standing, patience_of, step
@@ -36,6 +37,7 @@ T = TypeVar("T")
 UPGRADE_LABEL: Final = "nvidia.com/gpu-driver-upgrade-state"
 UPGRADE_DONE: Final = "upgrade-done"
 MAINTENANCE_ANNOTATION: Final = f"{GROUP}/maintenance"
+_MAINTENANCE_SHOWN: Final = 120
 
 _NO_OVERRIDES: Final[Mapping[str, CheckOverride]] = MappingProxyType({})
 _NO_CAPS: Final[Mapping[str, int]] = MappingProxyType({})
@@ -157,8 +159,9 @@ class _Grace:
 
 def _grace(view: View, check: Check, *, pin_window: bool) -> _Grace | None:
     reading = view.reading
-    if reading.annotations.get(MAINTENANCE_ANNOTATION):
-        return _Grace(MAINTENANCE, f"the node is in maintenance (annotation {MAINTENANCE_ANNOTATION})")
+    if why := reading.annotations.get(MAINTENANCE_ANNOTATION):
+        told = shortened(" ".join(why.split()), _MAINTENANCE_SHOWN)
+        return _Grace(MAINTENANCE, f"the node is in maintenance (annotation {MAINTENANCE_ANNOTATION}: {told})")
     upgrade = reading.labels.get(UPGRADE_LABEL, UPGRADE_DONE)
     # memory of the host is none of the driver's, and a node may wait for its upgrade for days
     if upgrade != UPGRADE_DONE and check.condition is not NodeCondition.HOST_MEMORY:

@@ -5,7 +5,7 @@ Capacity is what active ports can carry, never what they carry now: an idle GPU 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Final
@@ -46,6 +46,9 @@ RECOVERY_WINDOW_S: Final = 600
 RECOVERIES: Final = 2
 FABRIC_BOOT_S: Final = 300
 FABRIC_IN_PROGRESS_S: Final = 120
+
+_RUN: Final = 3
+"""So many ports that follow one another are told as a range."""
 
 _SXM: Final = frozenset({"h200", "h100", "h20", "b200"})
 """Products of which every card sits on a board with NVSwitch."""
@@ -138,12 +141,24 @@ def _links(view: View, _row: Check, gpu: GpuReading) -> Verdict:
         return absent(gpu.subject, expected, "NVLink")
     wanted, source = expected
     active = _active(ports)
-    down = [str(link.index) for link in ports if link not in active]
+    down = [link.index for link in ports if link not in active]
     message = f"{len(active)} of {wanted} NVLink ports are active ({source})"
     if len(active) >= wanted:
         return fine(gpu.subject, message, value=str(len(active)), limit=str(wanted))
-    names = f", port{'s' * (len(down) > 1)} {', '.join(down)} {'are' if len(down) > 1 else 'is'} not" if down else ""
+    names = f", port{'s' * (len(down) > 1)} {_ranges(down)} {'are' if len(down) > 1 else 'is'} not" if down else ""
     return Verdict(gpu.subject, State.CRITICAL, f"{message}{names}", str(len(active)), str(wanted))
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Rising numbers for people: "0, 2, 9-17"."""
+    rows: list[list[int]] = []
+    for number in numbers:
+        if rows and number == rows[-1][-1] + 1:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    told = [[f"{row[0]}-{row[-1]}"] if len(row) >= _RUN else [str(one) for one in row] for row in rows]
+    return ", ".join(one for row in told for one in row)
 
 
 def capacity(ports: tuple[NvLink, ...]) -> int | Missing:
@@ -263,7 +278,8 @@ def _peers(view: View, _row: Check, gpu: GpuReading) -> Verdict:
         return unsupported(gpu.subject, "the node has no other GPU to reach")
     closed = sorted(index for index, status in gpu.peers.items() if status != 0)
     if not closed:
-        return fine(gpu.subject, f"all {len(gpu.peers)} other GPUs are reachable over NVLink")
+        others = f"all {len(gpu.peers)} other GPUs are" if len(gpu.peers) > 1 else "the other GPU is"
+        return fine(gpu.subject, f"{others} reachable over NVLink")
     if not is_sxm(gpu.product):
         return unsupported(gpu.subject, "cards of this product are joined by bridges, and which are is not known")
     if _has_ports_down(view, gpu):

@@ -8,7 +8,7 @@ from typing import Final
 
 from hisparse.nodes.catalogue import Threshold
 from hisparse.nodes.findings import State
-from hisparse_agent.readings import Absence, Missing
+from hisparse_agent.readings import UNREAD, Absence, Missing
 
 HOST: Final = "host"
 
@@ -80,6 +80,8 @@ def absent(subject: str, missing: Missing, what: str) -> Verdict:
         return unsupported(subject, f"{what}: not there: {missing.why}")
     if isinstance(missing, TooShort):
         return unknown(subject, f"{what}: not known yet: {missing.why}", reason=BEING_WATCHED)
+    if missing == UNREAD:
+        return unknown(subject, f"{what}: {missing.why}")
     return unknown(subject, f"{what}: could not be read: {missing.why}")
 
 

@@ -17,6 +17,9 @@ from hisparse_agent.readings import Absence, EnginePod, GpuReading, Missing, Nod
 
 NS: Final = 10**9
 _PERCENT: Final = 100
+_NO_LIBRARY: Final = (
+    "install NVIDIA's driver on the node or, where it is there, set runtimeClassName nvidia in the agent's DaemonSet"
+)
 
 Judge = Callable[["View", Check], Iterable[Verdict]]
 GpuJudge = Callable[["View", Check, GpuReading], Verdict]
@@ -85,7 +88,17 @@ def view_of(
     own_caps: Mapping[str, int],
 ) -> View:
     """The view of one poll. Readings of another boot, and those that are not older than this one, are left out."""
+    reading = replace(reading, nvml=_promised(reading))
     return View(reading, (*_earlier(reading, history), _moment(reading, 0)), ledger, overrides, own_caps)
+
+
+def _promised(reading: NodeReading) -> Nvml | Missing:
+    """NVML as it was read; where GPUs are promised and it is not there, they are there and cannot be seen."""
+    nvml, promised = reading.nvml, reading.expected_gpus
+    if isinstance(nvml, Nvml) or nvml.absence is Absence.UNKNOWN or isinstance(promised, Missing) or promised == 0:
+        return nvml
+    are = "GPU is" if promised == 1 else "GPUs are"
+    return Missing(Absence.UNKNOWN, f"{promised} {are} promised and NVML is not there ({nvml.why}); {_NO_LIBRARY}")
 
 
 def _earlier(reading: NodeReading, history: Sequence[NodeReading]) -> Iterable[Moment]:

@@ -1,9 +1,10 @@
 """Conditions and the taint of the Node: what other controllers act on. Pure.
 
-A condition is False where a check that feeds it is critical. A warning leaves it True and says so; what could not be
-read makes it Unknown only where nothing else was read, so that one silent sensor is no alarm. lastTransitionTime moves
-with the status and never with reason or message: whoever counts on it (node repair of karpenter and of clouds) would
-wait for ever.
+A condition is False where a check that feeds it is critical, else Unknown where a check that decides it (`decides` in
+the catalogue) is Unknown on any subject. A warning leaves it True and says so. Of checks that do not decide, silence
+makes it Unknown only where nothing else was read, so that one silent sensor is no alarm. lastTransitionTime moves with
+the status and never with reason or message: whoever counts on it (node repair of karpenter and of clouds) would wait
+for ever.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ _GOOD_REASON: Final = {
 }
 _TOLD: Final = 3
 UNREAD: Final = "Unread"
+_UNSUPPORTED: Final = "Unsupported"
 BLIND_POLLS: Final = 3
-"""So many polls in a row without anything to judge from make a condition Unknown."""
+"""So many polls in a row in which it could not be judged make a condition Unknown."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class Judged:
     def essence(self) -> tuple[str, str, str]:
         """What is compared; a message holds figures that move."""
         return (self.type.value, self.status, self.reason)
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether it could not be judged this time; where there is nothing to judge, waiting would not help."""
+        return self.status == "Unknown" and self.reason != _UNSUPPORTED
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ def judged(findings: Iterable[Finding], checks: Mapping[str, Check]) -> tuple[Ju
         check = checks.get(finding.check)
         if check is not None and check.condition is not None:
             by_condition[check.condition].append(finding)
-    return tuple(_judged(kind, sorted_findings(found)) for kind, found in by_condition.items())
+    return tuple(_judged(kind, sorted_findings(found), checks) for kind, found in by_condition.items())
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,7 @@ class Patient:
 def patient(before: Patient, now: Sequence[Judged]) -> Patient:
     """The conditions to tell: one that cannot be judged for a moment stays as it was, so that it does not flap."""
     old = {one.type: one for one in before.told}
-    blind = {one.type: before.blind.get(one.type, 0) + 1 for one in now if one.reason == UNREAD}
+    blind = {one.type: before.blind.get(one.type, 0) + 1 for one in now if one.is_blind}
     told = tuple(old[one.type] if one.type in old and 0 < blind.get(one.type, 0) < BLIND_POLLS else one for one in now)
     return Patient(told, blind)
 
@@ -97,11 +104,13 @@ def told_before(conditions: Iterable[Mapping[str, Any]]) -> Patient:
     )
 
 
-def _judged(kind: NodeCondition, findings: Sequence[Finding]) -> Judged:
+def _judged(kind: NodeCondition, findings: Sequence[Finding], checks: Mapping[str, Check]) -> Judged:
     states = {one.state for one in findings}
     if State.CRITICAL in states:
         bad = [one for one in findings if one.state is State.CRITICAL]
         return Judged(kind, "False", bad[0].reason, _told(bad))
+    if open_ := [one for one in findings if one.state is State.UNKNOWN and checks[one.check].decides]:
+        return Judged(kind, "Unknown", open_[0].reason, _told(open_))
     if State.WARN in states:
         bad = [one for one in findings if one.state is State.WARN]
         return Judged(kind, "True", bad[0].reason, f"warning: {_told(bad)}")
@@ -109,11 +118,11 @@ def _judged(kind: NodeCondition, findings: Sequence[Finding]) -> Judged:
         good = sum(one.state is State.OK for one in findings)
         unknown = sum(one.state is State.UNKNOWN for one in findings)
         rest = f"; {unknown} could not be judged" if unknown else ""
-        return Judged(kind, "True", _GOOD_REASON[kind], f"{good} checks found no fault{rest}")
+        return Judged(kind, "True", _GOOD_REASON[kind], f"{good} check{'s' * (good != 1)} found no fault{rest}")
     if State.UNKNOWN in states:
         unread = [one for one in findings if one.state is State.UNKNOWN]
         return Judged(kind, "Unknown", UNREAD, _told(unread))
-    return Judged(kind, "Unknown", "Unsupported", "this machine has none of what is judged here, or hides it")
+    return Judged(kind, "Unknown", _UNSUPPORTED, "this machine has none of what is judged here, or hides it")
 
 
 def _told(findings: Sequence[Finding]) -> str:
@@ -123,7 +132,8 @@ def _told(findings: Sequence[Finding]) -> str:
         same = [one for one in findings if one.check == check]
         subjects = ", ".join(one.subject for one in same)
         lines.append(f"{check} on {subjects}: {same[0].message}")
-    more = f"; and {len(lines) - _TOLD} more checks" if len(lines) > _TOLD else ""
+    rest = len(lines) - _TOLD
+    more = f"; and {rest} more check{'s' * (rest != 1)}" if rest > 0 else ""
     return shortened("; ".join(lines[:_TOLD]) + more)
 
 

@@ -9,15 +9,16 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final
 
 from hisparse.nodes.findings import Finding, State
 from hisparse.nodes.report import ActionStatus, FindingStatus
 from hisparse_agent.publish.report import WANTED, shortened, stamp
-from hisparse_agent.records import Phase
+from hisparse_agent.records import NO_LONGER_WANTED, Phase, spelled
+from hisparse_agent.remedies.allowance import Decision
 
 CLEARED: Final = "FaultCleared"
-_REVERT: Final = (Phase.REVERTED, Phase.REVERT_FAILED, Phase.FOREIGN)
 Known = Mapping[tuple[str, str], Finding]
 """The last verdict on a check and subject. What could not be read is none and leaves the one before."""
 
@@ -109,25 +110,66 @@ def _notice(check: str, state: State, found: Sequence[Finding]) -> Notice:
     return Notice("Normal", CLEARED, f"{check} on {subjects} is {state.value} again: {found[0].message}")
 
 
-def of_actions(before: Iterable[ActionStatus], now: Iterable[ActionStatus]) -> tuple[Notice, ...]:
-    """One Event for each action and phase that is new; the targets of one action together."""
+def of_actions(
+    before: Iterable[ActionStatus], now: Iterable[ActionStatus], why: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Notice, ...]:
+    """One Event for each action and phase that is new; the targets of one action together.
+
+    why tells by the action's id why the agent has taken it out of its wish.
+    """
     old = {(one.id, one.target): one.phase for one in before}
     groups: dict[tuple[str, str], list[ActionStatus]] = {}
     for one in now:
         if old.get((one.id, one.target)) != one.phase and one.phase != WANTED:
             groups.setdefault((one.id, one.phase), []).append(one)
-    return tuple(_of_action(phase, found) for (_, phase), found in groups.items())
+    return tuple(_of_action(phase, found, why.get(name, "")) for (name, phase), found in groups.items())
 
 
-def _of_action(phase: str, found: Sequence[ActionStatus]) -> Notice:
+def _of_action(phase: str, found: Sequence[ActionStatus], why: str) -> Notice:
     one = found[0]
-    targets = ", ".join(each.target for each in found)
+    verb = one.verb or ""
+    old, new = spelled(verb, one.old or ""), spelled(verb, one.new or "")
+    what = f"{verb} of {', '.join(each.target or '' for each in found)}"
+    about = f"(policy {one.policy}, for {_cause(one.reason or '')})"
+    said = one.message or ""
+    if phase == Phase.REVERTED:
+        said = why if why and said in ("", NO_LONGER_WANTED) else said
+        text = f"{what} put back to {old} after {new}: {said or NO_LONGER_WANTED} {about}"
+    elif phase == Phase.REFUSED:
+        text = f"{what} to {new} refused by the actuator: {said} {about}"
+    elif phase in (Phase.FOREIGN, Phase.REVERT_FAILED):
+        text = f"{what}, which had set {new} in place of {old}: {said} {about}"
+    else:
+        text = f"{what} set from {old} to {new} {about}"
     kind = "Warning" if phase in (Phase.FOREIGN, Phase.REVERT_FAILED) else "Normal"
-    what = f"{one.verb} on {targets}: {one.old or 'unset'} -> {one.new} (policy {one.policy}, {one.reason})"
-    if phase in _REVERT:
-        what = f"{one.verb} on {targets}, which had set {one.new} in place of {one.old or 'unset'}"
-    said = f": {one.message}" if one.message else ""
-    return Notice(kind, f"Remedy{phase}", f"{what}{said}")
+    return Notice(kind, f"Remedy{phase}", text)
+
+
+def of_decision(decision: Decision, subjects: Mapping[str, str]) -> Notice:
+    """What was decided about an action that was asked for. subjects are those of GPUs, by UUID."""
+    action = decision.action
+    targets: dict[str, list[str]] = {}
+    for one in action.changes:
+        targets.setdefault(spelled(action.verb, one.new), []).append(subjects.get(one.target, one.target))
+    parts = (f"{', '.join(same)} to {new}" for new, same in targets.items())
+    what = f"{action.verb} of {', '.join(parts)}"
+    cause = f"for {_cause(action.reason)}"
+    dry = ", dry run" if decision.would else ""
+    if decision.refusal is not None:
+        word = "would be refused" if decision.would else "refused"
+        text = f"{what} {word}: {decision.refusal.message} ({cause}{dry})"
+        return Notice("Normal", "RemedyRefused", text)
+    if decision.would:
+        return Notice(
+            "Normal", "RemedyWould", f"would do {what}: the policy is a dry run (policy {action.policy}, {cause})"
+        )
+    return Notice("Normal", "RemedyAsked", f"{what} asked of the actuator (policy {action.policy}, {cause})")
+
+
+def _cause(reason: str) -> str:
+    """Check and subject of what an action was asked for by; its reason begins with them."""
+    check, space, subject = reason.partition(": ")[0].partition(" ")
+    return f"{check} on {subject}" if space else check
 
 
 def document(notice: Notice, *, node: str, uid: str, instance: str, at: datetime) -> dict[str, Any]:

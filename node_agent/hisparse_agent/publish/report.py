@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
 
-from hisparse.nodes.checks import CHECKS
+from hisparse.nodes.checks import CHECKS, DECIDING
 from hisparse.nodes.findings import WORST_FIRST, Finding, State, worst
 from hisparse.nodes.report import (
     MOST_ACTIONS,
@@ -25,8 +25,9 @@ from hisparse.nodes.report import (
     NodeConditionStatus,
 )
 from hisparse.units import GIB, format_duration, format_quantity
+from hisparse_agent.judge.verdict import NOT_READ
 from hisparse_agent.readings import Missing, NodeReading, Number, Nvml, known
-from hisparse_agent.records import ACTUATOR_SILENT, Phase, Record, Records, Wanted
+from hisparse_agent.records import ACTUATOR_SILENT, Phase, Record, Records, Wanted, spelled
 
 WANTED: Final = "Wanted"
 """The phase of what the actuator has not done yet; beside it those of records."""
@@ -41,7 +42,8 @@ class Report:
     """What is to be told of the node now.
 
     unread names sources that could not be read, muted says what and why. refused says why the policy that the node is
-    under cannot be used; policy is None then. stuck says what stays changed on the node though it should not.
+    under cannot be used; policy is None then. stuck says what stays changed on the node though it should not. waits:
+    the Node's conditions are not Unknown, so that what decides was not known for a moment only and Healthy stays, too.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -52,6 +54,7 @@ class Report:
     muted: tuple[str, ...] = ()
     refused: str = ""
     stuck: str = ""
+    waits: bool = False
 
     @cached_property
     def faults(self) -> frozenset[tuple[str, str, State]]:
@@ -73,7 +76,7 @@ class Report:
     def essence(self) -> tuple[object, ...]:
         """What the report says, figures left out."""
         said = frozenset((one.check, one.subject, one.state, one.reason) for one in self.findings)
-        return (self.urgent, said, self.inventory, self.unread, self.muted)
+        return (self.urgent, said, self.inventory, self.unread, self.muted, self.waits)
 
 
 def sorted_findings(findings: Iterable[Finding]) -> list[Finding]:
@@ -159,12 +162,14 @@ def stuck(records: Records | None, now: datetime) -> str:
     if records is None or not holding:
         return ""
     if abs(now - records.written) >= ACTUATOR_SILENT:
-        values = ", ".join(f"{one.target} to {one.old}" for one in holding)
+        values = ", ".join(f"{one.target} to {spelled(one.verb, one.old)}" for one in holding)
         since = stamp(records.written)
         return f"the actuator has been silent since {since}: start it again, or put back by hand {values}"
     failed = (one for one in holding if one.phase is Phase.REVERT_FAILED)
     return "; ".join(
-        f"{one.target} is still {one.new}: put it back to {one.old} by hand ({one.message})" for one in failed
+        f"{one.target} is still {spelled(one.verb, one.new)}: put it back to {spelled(one.verb, one.old)} by hand "
+        f"({one.message})"
+        for one in failed
     )
 
 
@@ -229,9 +234,13 @@ def _conditions(
             last_transition_time=transition(old.get(kind, {}), status, now),
         )
 
-    found = [condition("Healthy", *_health(findings))]
-    if report.unread:
-        found.append(condition("Observed", "False", "Unread", f"could not be read: {'; '.join(report.unread)}"))
+    health = _health(findings)
+    was = old.get("Healthy")
+    if report.waits and was and health[0] == "Unknown":
+        health = (str(was.get("status")), str(was.get("reason")), str(was.get("message")))
+    found = [condition("Healthy", *health)]
+    if unread := report.unread or _undecided(findings):
+        found.append(condition("Observed", "False", "Unread", f"could not be read: {'; '.join(unread)}"))
     else:
         found.append(condition("Observed", "True", "AllRead", "every source was read"))
     if report.muted:
@@ -241,6 +250,12 @@ def _conditions(
     if report.stuck:
         found.append(condition("PutBack", "False", "ByHand", report.stuck))
     return found
+
+
+def _undecided(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """What was not read of what decides; no source needs to have failed, as where NVML is not there at all."""
+    open_ = (one for one in findings if one.check in DECIDING and (one.state, one.reason) == (State.UNKNOWN, NOT_READ))
+    return tuple(dict.fromkeys(one.message for one in open_))
 
 
 def _health(findings: Sequence[Finding]) -> tuple[str, str, str]:
@@ -253,6 +268,9 @@ def _health(findings: Sequence[Finding]) -> tuple[str, str, str]:
         return "Unknown", "NothingToJudge", "no check has anything to judge on this machine"
     if state is State.CRITICAL:
         return "False", first.reason, f"{first.check} on {first.subject}: {first.message}{more}"
+    if open_ := [one for one in findings if one.state is State.UNKNOWN and one.check in DECIDING]:
+        more = f" (and {len(open_) - 1} more)" if len(open_) > 1 else ""
+        return "Unknown", open_[0].reason, f"{open_[0].check} on {open_[0].subject}: {open_[0].message}{more}"
     if state is State.WARN:
         return "True", first.reason, f"warning: {first.check} on {first.subject}: {first.message}{more}"
     if not any(one.state is State.OK for one in findings):

@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
@@ -153,7 +153,8 @@ class Writer:
 
     def publish(self, publication: Publication, notices: tuple[Notice, ...] = ()) -> None:
         """Take what is true now. Returns at once; what was there before and is not written yet is forgotten."""
-        self._latest = publication
+        waits = bool(publication.conditions) and not any(one.is_blind for one in publication.conditions)
+        self._latest = replace(publication, report=replace(publication.report, waits=waits))
         for notice in notices:
             if len(self._notices) >= MOST_EVENTS:
                 self._notices.popleft()

@@ -15,8 +15,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
+from hisparse.units import format_bytes
 from hisparse_agent.readers.kernel_files import Table, list_names, read_table, read_text, unknown
-from hisparse_agent.readings import Memory, Missing, NumaNode, Number, Pressure
+from hisparse_agent.readings import Absence, Memory, Missing, NumaNode, Number, Pressure
 
 NODE_TOLERANCE: Final = Fraction(1, 100)
 """Share of MemTotal by which the sum of the nodes may differ: a machine whose memory grows is read in two steps."""
@@ -118,7 +119,8 @@ def _nodes(system: Path, total: Number) -> tuple[NumaNode, ...] | Missing:
             return node.total
         in_sum += node.total
     if abs(in_sum - total) > total * NODE_TOLERANCE:
-        return unknown(folder, f"the nodes have {in_sum} bytes together and MemTotal says {total}")
+        sums = f"its nodes have {format_bytes(in_sum)} together, and MemTotal says {format_bytes(total)}"
+        return Missing(Absence.UNSUPPORTED, f"this machine hides its NUMA memory: {sums} ({folder})")
     return nodes
 
 

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from hisparse.nodes.breaker import LEASE_PREFIX, closing_command
 from hisparse.nodes.policy import (
     DEFAULT_PER_NODE_PER_DAY,
     DEFAULT_PER_NODE_PER_HOUR,
@@ -18,7 +19,7 @@ from hisparse.nodes.policy import (
     HiSparseNodePolicySpec,
 )
 from hisparse_agent.records import ACTUATOR_SILENT, Records, Wanted
-from hisparse_agent.remedies.ours import Mute, mute_of
+from hisparse_agent.remedies.ours import Mute, mute_of, unmuting_command
 
 _HOUR: Final = timedelta(hours=1)
 _DAY: Final = timedelta(days=1)
@@ -57,6 +58,14 @@ class Taken:
 
 
 @dataclass(frozen=True)
+class Where:
+    """What the next step of a refusal has to name: this node, and the namespace of the node agents with the Lease."""
+
+    node: str = "NODE"
+    namespace: str = "NAMESPACE"
+
+
+@dataclass(frozen=True)
 class Situation:
     """What the gates look at. policy is None where none selects the node; breaker_open None where it is not known."""
 
@@ -66,11 +75,12 @@ class Situation:
     mutes: tuple[Mute, ...]
     records: Records | None
     now: datetime
+    where: Where = Where()
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why an action is not taken."""
+    """Why an action is not taken, and the next step."""
 
     gate: Gate
     message: str
@@ -114,13 +124,23 @@ def decide(action: Wanted, situation: Situation, history: Sequence[Taken]) -> De
     would = policy is None or policy.dry_run
     gates = (
         _policy(action, policy),
-        _budget(situation.slot),
+        _budget(situation.slot, action.policy, situation.where),
         _rate(policy.budget if policy else None, history, situation.now),
-        _breaker(situation.breaker_open),
+        _breaker(situation.breaker_open, action.policy, situation.where),
         _mute(action, situation),
         None if would else _actuator(situation),
     )
     return Decision(action, next((refusal for refusal in gates if refusal is not None), None), would)
+
+
+def taint_refusal(policy: str, slot: SlotState, breaker_open: bool | None, where: Where) -> Refusal | None:  # noqa: FBT001  None is a third answer
+    """Why a taint that a policy asks for is not set; of the gates only budget and breaker are asked."""
+    return _budget(slot, policy, where) or _breaker(breaker_open, policy, where)
+
+
+def still_allowed(action: Wanted, situation: Situation) -> bool:
+    """Whether what was allowed may still begin: every gate again but the rate, which counts it already."""
+    return decide(action, situation, ()).allowed
 
 
 def _policy(action: Wanted, policy: HiSparseNodePolicySpec | None) -> Refusal | None:
@@ -131,14 +151,25 @@ def _policy(action: Wanted, policy: HiSparseNodePolicySpec | None) -> Refusal | 
     return None
 
 
-def _budget(slot: SlotState) -> Refusal | None:
+def _budget(slot: SlotState, policy: str, where: Where) -> Refusal | None:
     if slot in (SlotState.HELD, SlotState.FREE):
         return None
+    look = f"kubectl get lease -n {where.namespace} {LEASE_PREFIX}{policy} -o yaml"
     if slot is SlotState.UNKNOWN:
-        return Refusal(Gate.BUDGET, "the Lease with the budget of the pool cannot be read")
+        return Refusal(
+            Gate.BUDGET,
+            f"the Lease with the budget of the pool cannot be read; the agent's log says why, see also {look}",
+        )
     if slot is SlotState.LOST:
-        return Refusal(Gate.BUDGET, "the node has lost its slot of the pool's budget, or cannot know that it holds one")
-    return Refusal(Gate.BUDGET, "as many nodes of the pool as the budget allows are acted on now")
+        return Refusal(
+            Gate.BUDGET,
+            f"the node has lost its slot of the pool's budget, or cannot know that it holds one; the holders: {look}",
+        )
+    return Refusal(
+        Gate.BUDGET,
+        f"as many nodes of the pool as the budget of policy {policy} allows are acted on now; {look} names them, "
+        "spec.budget.maxNodes allows more",
+    )
 
 
 def _rate(budget: Budget | None, history: Sequence[Taken], now: datetime) -> Refusal | None:
@@ -155,11 +186,16 @@ def _rate(budget: Budget | None, history: Sequence[Taken], now: datetime) -> Ref
     return None
 
 
-def _breaker(is_open: bool | None) -> Refusal | None:  # noqa: FBT001  None is a third answer
+def _breaker(is_open: bool | None, policy: str, where: Where) -> Refusal | None:  # noqa: FBT001  None is a third answer
     if is_open is None:
-        return Refusal(Gate.BREAKER, "whether the breaker of the pool is open cannot be read")
+        return Refusal(
+            Gate.BREAKER, f"whether the breaker of policy {policy} is open cannot be read; the agent's log says why"
+        )
     if is_open:
-        return Refusal(Gate.BREAKER, "the breaker of the pool is open; a person closes it by removing its annotation")
+        close = closing_command(where.namespace, policy)
+        return Refusal(
+            Gate.BREAKER, f"the breaker of policy {policy} is open; when the cause is found, close it with {close}"
+        )
     return None
 
 
@@ -168,12 +204,21 @@ def _mute(action: Wanted, situation: Situation) -> Refusal | None:
     if mute is None:
         return None
     until = mute.until.isoformat(timespec="seconds")
-    return Refusal(Gate.MUTE, f"{mute.check} is muted until {until}: {mute.why}")
+    undo = unmuting_command(situation.where.node, mute.check)
+    return Refusal(Gate.MUTE, f"{mute.check} is muted until {until}, since {mute.why}; to lift it: {undo}")
 
 
 def _actuator(situation: Situation) -> Refusal | None:
+    look = (
+        f"look at the container actuator of the agent's pod: kubectl get pods -n {situation.where.namespace} -o wide "
+        f"--field-selector spec.nodeName={situation.where.node}"
+    )
     if situation.records is None:
-        return Refusal(Gate.ACTUATOR, "no records of an actuator can be read on this node; it is installed separately")
+        return Refusal(
+            Gate.ACTUATOR,
+            "no records of an actuator can be read on this node: install it (node_agent/deploy/actuator.yaml), or "
+            f"{look}",
+        )
     if abs(situation.now - situation.records.written) >= ACTUATOR_SILENT:
-        return Refusal(Gate.ACTUATOR, "the actuator of this node has been silent for more than 3 minutes")
+        return Refusal(Gate.ACTUATOR, f"the actuator of this node has been silent for more than 3 minutes: {look}")
     return None

@@ -8,10 +8,13 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from hisparse.spec import GROUP
 from hisparse_agent.records import Phase, Record, Records
 
 MUTE: Final = timedelta(hours=24)
 """How long a check is left alone after a person stepped in."""
+UNMUTE_ANNOTATION: Final = f"{GROUP}/unmute"
+"""On the Node: checks with commas between them, or "all". While it stands they are not muted."""
 
 
 class Whose(StrEnum):
@@ -56,7 +59,7 @@ class NodeMarks:
 def mutes_of(records: Records | None, now: datetime) -> tuple[Mute, ...]:
     """Checks muted because somebody else has changed a value that was ours."""
     found = (
-        Mute(record.check, record.ended + MUTE, f"somebody has changed {record.target} since")
+        Mute(record.check, record.ended + MUTE, f"somebody has changed {record.target}, which {record.verb} had set")
         for record in (records.records if records else ())
         if record.phase is Phase.FOREIGN and record.ended is not None
     )
@@ -86,6 +89,17 @@ def in_force(mutes: Iterable[Mute], now: datetime) -> tuple[Mute, ...]:
         if mute.until > now and (mute.check not in found or mute.until > found[mute.check].until):
             found[mute.check] = mute
     return tuple(found[check] for check in sorted(found))
+
+
+def lifted(mutes: Iterable[Mute], unmute: str) -> tuple[Mute, ...]:
+    """The mutes without those that a person has lifted: the text of UNMUTE_ANNOTATION, empty where there is none."""
+    named = {one.strip() for one in unmute.split(",")}
+    return () if "all" in named else tuple(mute for mute in mutes if mute.check not in named)
+
+
+def unmuting_command(node: str, check: str) -> str:
+    """The command with which a person lifts a mute."""
+    return f"kubectl annotate node {node} {UNMUTE_ANNOTATION}={check} --overwrite"
 
 
 def mute_of(check: str, mutes: Iterable[Mute], now: datetime) -> Mute | None:

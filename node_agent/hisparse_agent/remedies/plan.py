@@ -10,17 +10,26 @@ Full.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from hisparse.nodes.catalogue import Check
 from hisparse.nodes.findings import Finding
 from hisparse.nodes.policy import HiSparseNodePolicySpec
 from hisparse_agent.readings import NodeReading
-from hisparse_agent.records import ALL_CPUS, Change, Record, Records, Wanted
-from hisparse_agent.remedies.allowance import Decision, Situation, SlotState, Taken, decide, history_of
-from hisparse_agent.remedies.ours import Mute, in_force, mute_of, mutes_of
+from hisparse_agent.records import ALL_CPUS, Change, Record, Records, Wanted, is_over
+from hisparse_agent.remedies.allowance import (
+    Decision,
+    Situation,
+    SlotState,
+    Taken,
+    Where,
+    decide,
+    history_of,
+    still_allowed,
+)
+from hisparse_agent.remedies.ours import Mute, in_force, lifted, mute_of, mutes_of
 from hisparse_agent.remedies.wishes import Basis, Note, held, wishes
 
 
@@ -38,7 +47,10 @@ class Standing:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Everything that one poll looks at. mutes are a person's, beside those that follow from the records."""
+    """Everything that one poll looks at. mutes are a person's, beside those that follow from the records.
+
+    unmute is the text with which a person lifts some (ours.UNMUTE_ANNOTATION).
+    """
 
     findings: tuple[Finding, ...]
     policy: HiSparseNodePolicySpec | None
@@ -50,6 +62,8 @@ class Circumstances:
     breaker_open: bool | None
     now: datetime
     mutes: tuple[Mute, ...] = ()
+    unmute: str = ""
+    where: Where = field(default_factory=Where)
 
 
 @dataclass(frozen=True)
@@ -73,7 +87,7 @@ class Outcome:
 
 def step(before: Standing, about: Circumstances) -> Outcome:
     """Decide what is wanted of this node now."""
-    mutes = in_force((*about.mutes, *mutes_of(about.records, about.now)), about.now)
+    mutes = _mutes(about)
     policy = about.policy
     if policy is None:
         return Outcome(Standing(history=before.history), mutes=mutes)
@@ -82,11 +96,15 @@ def step(before: Standing, about: Circumstances) -> Outcome:
     # What was only said must not come true without asking, and what is in force goes when the policy says dry run.
     same_kind = before.would is would
     actions = before.actions if same_kind and _may_go_on(about.slot, would=would) else ()
-    history = history_of(records, _remembered(before, records, about.now) if same_kind else (), about.now)
+    situation = Situation(policy, about.slot, about.breaker_open, mutes, about.records, about.now, about.where)
+    # what the actuator has not taken up is new, and nothing new is done once a gate has closed
+    recalled = {action.id for action in _pending(before, records) if not would and not still_allowed(action, situation)}
+    actions = tuple(action for action in actions if action.id not in recalled)
+    remembered = _remembered(before, records, about.now) if same_kind else ()
+    history = history_of(records, (taken for taken in remembered if taken.id not in recalled), about.now)
     unmuted = tuple(action for action in actions if mute_of(action.check, mutes, about.now) is None)
     basis = Basis(about.findings, policy, about.policy_name, about.checks, about.reading, about.now)
     found = wishes(basis, unmuted, records)
-    situation = Situation(policy, about.slot, about.breaker_open, mutes, about.records, about.now)
     standing = found.standing
     decisions: list[Decision] = []
     for asked in found.asked:
@@ -106,7 +124,7 @@ def step(before: Standing, about: Circumstances) -> Outcome:
 
 def hold(before: Standing, about: Circumstances) -> Outcome:
     """Go on while it is not known which policy is in force: nothing begins, and what has cleared ends."""
-    mutes = in_force((*about.mutes, *mutes_of(about.records, about.now)), about.now)
+    mutes = _mutes(about)
     basis = Basis(about.findings, HiSparseNodePolicySpec(), "", about.checks, about.reading, about.now)
     # what was only said in a dry run is not in force, and cannot go on
     actions = () if before.would or about.slot is SlotState.LOST else before.actions
@@ -128,9 +146,41 @@ def _remembered(before: Standing, records: Records | None, now: datetime) -> tup
     """What memory adds to the records: an action that the actuator has not taken up may be taken up only now."""
     if before.would:
         return before.history
-    recorded = {record.action for record in (records.records if records else ())}
-    pending = (Taken(action.id, now) for action in before.actions if action.id not in recorded)
-    return (*before.history, *pending)
+    pending = before.actions if records is None else _pending(before, records)
+    return (*before.history, *(Taken(action.id, now) for action in pending))
+
+
+def _pending(before: Standing, records: Records | None) -> tuple[Wanted, ...]:
+    """Actions that the actuator has not taken up; none where its records cannot be read, since nobody knows then."""
+    if records is None:
+        return ()
+    recorded = {record.action for record in records.records}
+    return tuple(action for action in before.actions if action.id not in recorded)
+
+
+def _mutes(about: Circumstances) -> tuple[Mute, ...]:
+    found = in_force((*about.mutes, *mutes_of(about.records, about.now)), about.now)
+    return lifted(found, about.unmute)
+
+
+def why_gone(action: Wanted, about: Circumstances, mutes: Iterable[Mute]) -> str:
+    """Why an action of the last poll left the wish, as far as the agent knows; empty where it does not."""
+    policy = about.policy
+    if policy is None or about.policy_name != action.policy:
+        return f"the policy {action.policy} is gone, cannot be used or is not in force on this node"
+    if policy.dry_run:
+        return f"the policy {action.policy} is a dry run"
+    if about.slot in (SlotState.FULL, SlotState.LOST):
+        return "the node has lost its slot of the pool's budget"
+    if (mute := mute_of(action.check, mutes, about.now)) is not None:
+        return f"{action.check} is muted, since {mute.why}"
+    if is_over(action.since, action.ttl_seconds, about.now):
+        return "its time is over"
+    if action.verb not in {remedy.verb for remedy in policy.remedies or ()}:
+        return f"the policy {action.policy} has no remedy {action.verb} any more"
+    if not any(finding.check == action.check and finding.state.is_fault for finding in about.findings):
+        return f"{action.check} has cleared"
+    return ""
 
 
 def _wanted_again(records: list[Record]) -> Wanted:

@@ -1,8 +1,9 @@
 """The budget of a pool of nodes: who may act now, and when everything stops. Pure maths over annotations of one Lease.
 
 Every node that acts or is tainted holds a slot, which it renews. The nodes with a critical finding mark themselves
-there as well; when too many do so within the window the breaker opens. It stays open until a person removes its
-annotation. Whoever writes the Lease does so under its resourceVersion, so that of two takers one has to look again.
+there as well; when too many do so within the window the breaker opens, and the marks go. It stays open until a person
+removes its annotation; from then on only nodes that are still critical count. Whoever writes the Lease does so under
+its resourceVersion, so that of two takers one has to look again.
 """
 
 from __future__ import annotations
@@ -151,14 +152,15 @@ def mark(pool: Pool, node: str, window: timedelta, now: datetime) -> Pool:
 def judge(pool: Pool, pool_nodes: int, percent: int, window: timedelta, now: datetime) -> Pool:
     """The pool with the breaker opened where the share of critical nodes within the window asks for it.
 
-    An open breaker stays as it is: only a person closes it.
+    An open breaker stays as it is: only a person closes it. Opening takes the marks away, so that what opened it once
+    does not open it again at once when a person has closed it: nodes that are critical then mark themselves anew.
     """
     if pool.opened is not None:
         return pool
     nodes = len({one.node for one in pool.critical if now - one.at < window})
     if nodes < LEAST_STORM or nodes * 100 < percent * pool_nodes:
         return pool
-    return replace(pool, opened=Opened(now, nodes, pool_nodes))
+    return replace(pool, critical=(), opened=Opened(now, nodes, pool_nodes))
 
 
 def alive(pool: Pool, now: datetime) -> tuple[Slot, ...]:
