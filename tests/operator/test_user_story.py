@@ -46,7 +46,7 @@ def test_the_smallest_manifest(everywhere: Namespace) -> None:
     header, row = kubectl(space, "get", "hsi", "-o", "wide").splitlines()
     assert header.split() == [
         *("NAME", "READY", "REASON", "REPLICAS", "MODEL", "CONTEXT", "TIER", "POOL", "MAXCONC", "AGE"),
-        *("ENDPOINT", "REVISION"),
+        *("NODES", "ENDPOINT", "REVISION"),
     ]
     for word in ("glm", "True", "GLM-5.3-FP8", "1048576", "HiSparse"):
         assert word in row.split(), row
