@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from hisparse.errors import Transient
 from hisparse.nodes.catalogue import Verb
 from hisparse.nodes.checks import BY_ID
-from hisparse.nodes.findings import Finding, State
+from hisparse.nodes.findings import Finding
 from hisparse.nodes.in_force import Policy
 from hisparse.nodes.policy import DEFAULT_BREAKER_PERCENT, DEFAULT_BREAKER_WINDOW, HiSparseNodePolicySpec
 from hisparse.nodes.report import ActionStatus, Inventory
@@ -42,7 +42,7 @@ from hisparse_agent.publish.report import Report
 from hisparse_agent.publish.writer import Publication, Writer
 from hisparse_agent.readings import Absence, Missing, NodeReading, Nvml
 from hisparse_agent.records import Phase, Records, Wanted, Wish
-from hisparse_agent.remedies import slots
+from hisparse_agent.remedies import slots, tainting
 from hisparse_agent.remedies.allowance import SlotState, Where, taint_refusal
 from hisparse_agent.remedies.ours import (
     UNMUTE_ANNOTATION,
@@ -55,7 +55,6 @@ from hisparse_agent.remedies.ours import (
     unmuting_command,
 )
 from hisparse_agent.remedies.plan import Circumstances, Outcome, Standing, after_restart, hold, step, why_gone
-from hisparse_agent.remedies.wishes import checks_of
 
 log: Final = structlog.get_logger(__name__)
 UNSURE_S: Final = (slots.SILENT - slots.MARGIN - slots.RENEWED).total_seconds()
@@ -271,10 +270,11 @@ class Agent:
         if policy is None or spec is None or self._pool is None:
             outcome = step(self._standing, about)
             return await self._done(outcome, None, about, asked=None)
-        asked = self._asked_taint(findings, standing, spec, now)
-        trouble = _asks(findings, spec) or bool(self._standing.actions) or self._taint is not None or self._pool.holds
+        asked = tainting.asked(findings, standing, spec, self._mutes, now, self._taint)
+        critical = tainting.is_critical(findings, spec)
+        trouble = critical or bool(self._standing.actions) or self._taint is not None or self._pool.holds
         if trouble:
-            await self._look_at_pool(policy, spec, now, critical=_asks(findings, spec))
+            await self._look_at_pool(policy, spec, now, critical=critical)
             # where nobody knows how many there are, the least budget
             most = slots.most_nodes(spec.budget.max_nodes if spec.budget else None, await self._pool_size(spec) or 1)
             slot = self._or_lost(self._pool.slot(most, now))
@@ -283,20 +283,8 @@ class Agent:
         else:
             self._unsure_since = None
         outcome = step(self._standing, about)
-        return await self._done(outcome, self._allowed_taint(asked, about, spec), about, asked=asked)
-
-    def _asked_taint(
-        self,
-        findings: tuple[Finding, ...],
-        standing: tuple[Finding, ...],
-        spec: HiSparseNodePolicySpec,
-        now: datetime,
-    ) -> Taint | None:
-        """The taint that is asked for. What cannot be read now keeps one and brings none."""
-        if (asked := _wanted_taint(findings, spec, self._mutes, now, self._taint)) is not None:
-            return asked
-        kept = _wanted_taint(standing, spec, self._mutes, now, self._taint)
-        return kept if kept is not None and self._taint is not None and kept.check == self._taint.check else None
+        taint = tainting.allowed(asked, self._taint, about.slot, dry_run=spec.dry_run, breaker_open=about.breaker_open)
+        return await self._done(outcome, taint, about, asked=asked)
 
     def _held_on(self, about: Circumstances) -> _Remedied:
         outcome = hold(self._standing or Standing(), replace(about, slot=self._or_lost(about.slot)))
@@ -326,19 +314,13 @@ class Agent:
         percent = (spec.breaker.percent if spec.breaker else None) or DEFAULT_BREAKER_PERCENT
         size = await self._pool_size(spec)
 
-        def brought_up_to_date(pool: slots.Pool) -> slots.Pool:
-            last = next((one.at for one in pool.critical if one.node == self._node), None)
-            # an open breaker needs no more marks; when a person has closed it, the next poll marks anew
-            if critical and pool.opened is None and (last is None or now - last >= window / 3):
-                pool = slots.mark(pool, self._node, window, now)
-            own = next((one for one in pool.slots if one.node == self._node), None)
-            if own is not None and now - own.renewed >= slots.renewal(self._node):
-                pool = slots.renew(pool, self._node, now) or pool
-            # a share of nobody knows how many is none
-            return pool if size is None else slots.judge(pool, size, percent, window, now)
+        def now_so(pool: slots.Pool) -> slots.Pool:
+            return slots.brought_up_to_date(
+                pool, self._node, critical=critical, size=size, percent=percent, window=window, now=now
+            )
 
-        if brought_up_to_date(seen.pool) != seen.pool:
-            await self._pool.change(brought_up_to_date)
+        if now_so(seen.pool) != seen.pool:
+            await self._pool.change(now_so)
 
     async def _with_slot(self, before: Standing, about: Circumstances, asked: Taint | None, most: int) -> Circumstances:
         """Take a slot where one is needed and free; what is known after that."""
@@ -354,14 +336,6 @@ class Agent:
         node = self._node
         taken = await self._pool.change(lambda pool: slots.take(pool, node, most, about.now))
         return replace(about, slot=self._pool.slot(most, about.now) if taken else SlotState.FULL)
-
-    def _allowed_taint(self, asked: Taint | None, about: Circumstances, spec: HiSparseNodePolicySpec) -> Taint | None:
-        if asked is None or spec.dry_run:
-            return None
-        if about.slot is SlotState.HELD and (about.breaker_open is False or self._taint is not None):
-            return asked
-        # whether we may keep it is not known while the Lease cannot be read; a lost slot is known
-        return self._taint if about.slot is SlotState.UNKNOWN else None
 
     async def _done(
         self, outcome: Outcome, taint: Taint | None, about: Circumstances, *, asked: Taint | None
@@ -447,7 +421,7 @@ class Agent:
         self, asked: Taint | None, taint: Taint | None, outcome: Outcome, about: Circumstances
     ) -> Iterable[Notice]:
         dry = about.policy.dry_run if about.policy else True
-        wanted = _wanted_taint(about.findings, about.policy, outcome.mutes, about.now, self._taint)
+        wanted = tainting.wanted(about.findings, about.policy, outcome.mutes, about.now, self._taint)
         if wanted is not None and dry and self._is_new(("taint", wanted.check, wanted.effect), about.now):
             what = f"{conditions.TAINT_KEY}={wanted.check}:{wanted.effect}"
             yield Notice(
@@ -513,29 +487,6 @@ def _own_caps(records: Records | None) -> dict[str, int]:
         for one in (records.records if records else ())
         if one.verb is Verb.POWER_CAP and one.phase.holds and one.new.isdigit()
     }
-
-
-def _asks(findings: Iterable[Finding], spec: HiSparseNodePolicySpec) -> bool:
-    """Whether something critical asks for what the policy can do; this is what the breaker counts."""
-    wanted = {name for remedy in spec.remedies or () for name in checks_of(remedy, BY_ID)}
-    return any(
-        one.state is State.CRITICAL
-        and (one.check in wanted or (spec.taint is not None and one.check in BY_ID and BY_ID[one.check].taints))
-        for one in findings
-    )
-
-
-def _wanted_taint(
-    findings: Iterable[Finding],
-    spec: HiSparseNodePolicySpec | None,
-    mutes: tuple[Mute, ...],
-    now: datetime,
-    present: Taint | None,
-) -> Taint | None:
-    if spec is None:
-        return None
-    heard = [one for one in findings if mute_of(one.check, mutes, now) is None]
-    return conditions.wanted_taint(heard, BY_ID, spec.taint, present)
 
 
 def _holding(records: Records | None) -> bool:

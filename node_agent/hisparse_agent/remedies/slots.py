@@ -163,6 +163,23 @@ def judge(pool: Pool, pool_nodes: int, percent: int, window: timedelta, now: dat
     return replace(pool, critical=(), opened=Opened(now, nodes, pool_nodes))
 
 
+def brought_up_to_date(
+    pool: Pool, node: str, *, critical: bool, size: int | None, percent: int, window: timedelta, now: datetime
+) -> Pool:
+    """The pool with what a poll of this node adds: its mark while it is critical, its slot renewed, the breaker judged.
+
+    size is the number of nodes of the pool, None where nobody knows: a share of nobody knows how many is none.
+    """
+    last = next((one.at for one in pool.critical if one.node == node), None)
+    # an open breaker needs no more marks; when a person has closed it, the next poll marks anew
+    if critical and pool.opened is None and (last is None or now - last >= window / 3):
+        pool = mark(pool, node, window, now)
+    own = next((one for one in pool.slots if one.node == node), None)
+    if own is not None and now - own.renewed >= renewal(node):
+        pool = renew(pool, node, now) or pool
+    return pool if size is None else judge(pool, size, percent, window, now)
+
+
 def alive(pool: Pool, now: datetime) -> tuple[Slot, ...]:
     """The slots that still count."""
     # A clock that runs far ahead must not hold a slot for ever.
