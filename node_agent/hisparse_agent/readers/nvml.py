@@ -24,8 +24,8 @@ COMMAND: Final = (sys.executable, "-m", "hisparse_agent.readers.nvml_child")
 SLOW_S: Final = 150.0
 """How often the child asks NVML for what is dear (energy, error counters, paths between GPUs) and for what lasts (MIG,
 limits of temperature). In between a reading has them as of the last time; the other values are those of the moment.
-Half of the shortest time over which errors are judged. Two H200 measured and taken times four, at polls of 15 s: 0.41 %
-of a core, and 0.59 % if it were 60 s."""
+Half of the shortest time over which errors are judged. tests/bench/cost_gpu.py on two H200, taken times four, at polls
+of 15 s: 0.47 % of a core, and 0.67 % if it were 60 s."""
 LINE_LIMIT: Final = 2**20
 """Bytes. Sixteen GPUs of which nothing can be read take a tenth of it."""
 FIRST_BACK_OFF_S: Final = 10.0
