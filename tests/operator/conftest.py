@@ -317,6 +317,17 @@ class Namespace:
         observed = (found.get("status") or {}).get("observedGeneration")
         return bool(observed == found["metadata"]["generation"])
 
+    def converged(self, name: str = "glm") -> bool:
+        """Whether the status says that all is done, for this generation."""
+        found = self.api.get(self.path(name)) or {}
+        status = found.get("status") or {}
+        conditions = {one["type"]: one for one in status.get("conditions", ())}
+        return bool(
+            status.get("observedGeneration") == found.get("metadata", {}).get("generation")
+            and conditions.get("Ready", {}).get("status") == "True"
+            and conditions.get("Progressing", {}).get("reason") == "Complete"
+        )
+
     def children(self) -> dict[str, str]:
         """Kind and name of every child, and its version."""
         text = self.kubectl("-n", self.name, "get", CHILDREN, "-l", SELECTOR, "-o", "json").stdout

@@ -108,13 +108,6 @@ class Behind:
         self.proxy = proxy
         self.operator = space.operators.leading("--resync", "20s", kubeconfig=proxy.kubeconfig)
 
-    def converged(self) -> bool:
-        found = self.space.api.get(self.space.path(NAME))
-        if found is None or not self.space.observed(NAME):
-            return False
-        conditions = {one["type"]: one["status"] for one in found["status"].get("conditions", ())}
-        return conditions.get("Ready") == "True" and conditions.get("Progressing") == "False"
-
     def until_converged(self, what: str, limit_s: float = 60.0) -> None:
         """Wait; an operator that gave up is started again, as its pod would be."""
 
@@ -123,7 +116,7 @@ class Behind:
                 assert code == 1, "it ends with an error"
                 sys.stdout.write("the operator gave up and is started again\n")
                 self.operator = self.space.operators.leading("--resync", "20s", kubeconfig=self.proxy.kubeconfig)
-            return self.converged()
+            return bool(self.space.converged(NAME))
 
         self.space.until(there, what, limit_s)
 

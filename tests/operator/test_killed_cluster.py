@@ -81,11 +81,7 @@ class Lives:
 
     def converged(self) -> bool:
         """The status says that all is done, for this generation."""
-        found = self.space.api.get(self.space.path(NAME))
-        if found is None or not self.space.observed(NAME):
-            return False
-        conditions = {one["type"]: one["status"] for one in found["status"].get("conditions", ())}
-        return conditions.get("Ready") == "True" and conditions.get("Progressing") == "False"
+        return bool(self.space.converged(NAME))
 
     def shape(self) -> set[str]:
         """Which children there are: their names with the hash of the revision left out, and how many of each."""

@@ -44,14 +44,6 @@ def spec(**rest: Any) -> dict[str, Any]:
     return {"model": model, "context": {"maxTokens": 65536}, "resources": {"gpus": 1}, "replicas": REPLICAS, **rest}
 
 
-def serves(space: Namespace) -> bool:
-    found = space.api.get(space.path(NAME))
-    if found is None or not space.observed(NAME):
-        return False
-    conditions = {one["type"]: one["status"] for one in found["status"].get("conditions", ())}
-    return conditions.get("Ready") == "True" and conditions.get("Progressing") == "False"
-
-
 def events(space: Namespace, reason: str) -> list[str]:
     found = space.api.request("GET", f"/api/v1/namespaces/{space.name}/events")["items"]
     return [one["message"] for one in found if one["reason"] == reason]
@@ -62,7 +54,7 @@ def served(space: Namespace) -> Namespace:
     """A namespace with an operator, and an inference that serves and rests."""
     space.operators.leading()
     space.create(NAME, **spec())
-    space.until(lambda: serves(space), "it serves", 60)
+    space.until(lambda: space.converged(NAME), "it serves", 60)
     space.settled()
     return space
 
@@ -82,7 +74,7 @@ def test_replaced_by_the_users_file_nothing_restarts(served: Namespace, tmp_path
     with PodHistory(space.api, space.name) as history:
         begun = time.monotonic()
         space.kubectl("replace", "-f", str(file))
-        space.until(lambda: serves(space), "it serves")
+        space.until(lambda: space.converged(NAME), "it serves")
         space.settled()
         assert not history.made(begun)
         assert not history.deleted(begun)
@@ -93,7 +85,7 @@ def test_replaced_by_the_users_file_nothing_restarts(served: Namespace, tmp_path
         "replace", "--force", "-f", str(file)
     )  # deletes it first: a new object, and everything of the old goes
     space.until(lambda: space.inference(NAME)["metadata"]["uid"] != before["metadata"]["uid"], "there is a new one")
-    space.until(lambda: serves(space), "the new one serves", 60)
+    space.until(lambda: space.converged(NAME), "the new one serves", 60)
     space.settled()
     owners = json.loads(space.kubectl("-n", space.name, "get", "replicasets,services", "-o", "json").stdout)["items"]
     uid = space.inference(NAME)["metadata"]["uid"]
@@ -106,7 +98,7 @@ def test_a_status_that_is_wiped_is_written_anew_and_nothing_restarts(served: Nam
     with PodHistory(space.api, space.name) as history:
         begun = time.monotonic()
         space.api.request("PATCH", f"{space.path(NAME)}/status", {"status": None}, "application/merge-patch+json")
-        space.until(lambda: serves(space), "the status is back")
+        space.until(lambda: space.converged(NAME), "the status is back")
         space.settled()
         assert not history.made(begun)
         assert not history.deleted(begun)
@@ -143,7 +135,7 @@ def test_a_child_without_its_labels_and_annotations_gets_them_back(served: Names
             return {key: value for key, value in both.items() if "hisparse" in key or "app.kubernetes.io" in key}
 
         space.until(back, "labels and annotations are back")
-        space.until(lambda: serves(space), "it serves")
+        space.until(lambda: space.converged(NAME), "it serves")
         assert not history.deleted(begun), "no pod paid for it"
         assert not history.made(begun)
 
@@ -175,7 +167,7 @@ def test_a_child_that_a_person_edits_is_put_back_and_told(served: Namespace, kin
     said = space.until(lambda: events(space, "ChildPutBack"), "it is told")
     assert name in said[0]
     assert "kubectl" in said[0], "who changed it"
-    space.until(lambda: serves(space), "it serves")
+    space.until(lambda: space.converged(NAME), "it serves")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -191,7 +183,7 @@ def test_a_child_that_a_person_deletes_comes_back_and_is_told(served: Namespace,
         space.until(
             lambda: not {one for one in before if not one.startswith("Pod/")} - set(space.children()), "it is back"
         )
-        space.until(lambda: serves(space), "it serves")
+        space.until(lambda: space.converged(NAME), "it serves")
         if not kind.startswith("replicasets"):
             assert not history.deleted(begun), "no pod paid for it"
         assert len(history.made(begun)) <= REPLICAS
@@ -207,7 +199,7 @@ def test_three_edits_in_ten_seconds_end_in_the_last_one_and_it_serves_all_along(
         for number in range(3):
             space.edit(NAME, {"engine": {"args": [f"--seed={number}"]}})
             time.sleep(3)
-        space.until(lambda: serves(space), "it serves", 60)
+        space.until(lambda: space.converged(NAME), "it serves", 60)
         space.settled()
         wanted = space.inference(NAME)["status"]["updateRevision"]
         made = Counter(one.revision for one in history.made(begun))
@@ -229,7 +221,7 @@ def test_an_edit_that_is_reverted_in_the_middle_leaves_what_served_alone(served:
         space.until(lambda: [one for one in history.made(begun) if one.revision != first], "the new revision has a pod")
         time.sleep(2)
         space.edit(NAME, {"engine": None, "podTemplate": None})
-        space.until(lambda: serves(space), "it serves", 60)
+        space.until(lambda: space.converged(NAME), "it serves", 60)
         space.settled()
         assert space.inference(NAME)["status"]["updateRevision"] == first
         kept = [one for one in history.pods.values() if one.made < begun and one.deleted is None]
@@ -250,7 +242,7 @@ def test_a_clock_that_jumps_costs_no_pod_and_stops_nothing(space: Namespace, tmp
     offset.write_text("0")
     operator = space.operators.leading("--resync", "2s", program=("-c", JUMPING, str(offset)))
     space.create(NAME, **spec())
-    space.until(lambda: serves(space), "it serves", 60)
+    space.until(lambda: space.converged(NAME), "it serves", 60)
     space.settled()
     with PodHistory(space.api, space.name) as history:
         begun = time.monotonic()
@@ -263,7 +255,7 @@ def test_a_clock_that_jumps_costs_no_pod_and_stops_nothing(space: Namespace, tmp
             offset.write_text("0")
             space.edit(NAME, {"engine": {"args": [f"--seed={len(hours)}"]}})
             offset.write_text(hours)
-            space.until(lambda: serves(space), f"the rollout ends though the clock is {hours} h off", 60)
+            space.until(lambda: space.converged(NAME), f"the rollout ends though the clock is {hours} h off", 60)
         assert history.least_serving(begun) >= REPLICAS - 1
     assert operator.process.poll() is None
     assert operator.page("/healthz") == "ok\n"

@@ -142,10 +142,9 @@ class Swapped:
 
 @dataclass(frozen=True)
 class Call:
-    """Something happens on the test's side before the request is passed on, or before it is answered."""
+    """Something happens on the test's side, and the request is neither passed on nor answered."""
 
     what: Callable[[], None]
-    done: bool = False
 
 
 Fault = Answer | Cut | Hang | Slow | Stale | Expired | Swapped | Call
@@ -232,9 +231,9 @@ class FaultProxy:
         if isinstance(fault, Slow):
             await asyncio.sleep(fault.seconds)
             fault = None
-        if isinstance(fault, Call) and not fault.done:
+        if isinstance(fault, Call):
             await asyncio.to_thread(fault.what)
-            fault = None
+            fault = Cut()
         if isinstance(fault, Stale) and asked.lists and (old := self._lists.get(request.path_qs)) is not None:
             return web.Response(body=old, content_type="application/json")
         if asked.watches:
@@ -249,9 +248,7 @@ class FaultProxy:
                 self.answered[asked.number] = answer.status
             if asked.lists and answer.status == 200:
                 self._lists.setdefault(request.path_qs, body)
-            if isinstance(fault, Call):
-                await asyncio.to_thread(fault.what)
-            elif fault is not None and getattr(fault, "done", False):
+            if fault is not None and getattr(fault, "done", False):
                 return await self._failed(request, fault)
             kept = {key: value for key, value in answer.headers.items() if key.lower() not in _HOP}
             return web.Response(body=body, status=answer.status, headers=kept)
