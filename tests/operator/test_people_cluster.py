@@ -107,41 +107,42 @@ def test_a_status_that_is_wiped_is_written_anew_and_nothing_restarts(served: Nam
         assert after.get(part) == before.get(part), part
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_child_without_its_labels_and_annotations_gets_them_back(served: Namespace, kind: str) -> None:
+def children(space: Namespace, kind: str) -> dict[str, dict[str, Any]]:
+    """The children of a kind by their names, as they are now."""
+    text = space.kubectl("-n", space.name, "get", kind, "-l", LABEL, "-o", "json").stdout
+    return {one["metadata"]["name"]: one for one in json.loads(text)["items"]}
+
+
+def ours(item: dict[str, Any]) -> dict[str, str]:
+    """Those of an object's labels and annotations that the operator has put there."""
+    both = {**(item["metadata"].get("labels") or {}), **(item["metadata"].get("annotations") or {})}
+    return {key: value for key, value in both.items() if "hisparse" in key or "app.kubernetes.io" in key}
+
+
+def test_a_child_without_its_labels_and_annotations_gets_them_back(served: Namespace) -> None:
     space = served
-    before = json.loads(space.kubectl("-n", space.name, "get", kind, "-l", LABEL, "-o", "json").stdout)["items"]
-    if not before:
-        pytest.skip(f"this inference has no {kind}")
     with PodHistory(space.api, space.name) as history:
         begun = time.monotonic()
-        for item in before:
-            wiped = {
-                part: dict.fromkeys(item["metadata"].get(part) or {}) or None for part in ("labels", "annotations")
-            }
-            patch = json.dumps({"metadata": wiped})
-            space.kubectl("-n", space.name, "patch", kind, item["metadata"]["name"], "--type=merge", "-p", patch)
-
-        def back() -> bool:
-            text = space.kubectl("-n", space.name, "get", kind, "-l", LABEL, "-o", "json").stdout
-            now = {one["metadata"]["name"]: one["metadata"] for one in json.loads(text)["items"]}
-            return all(
-                (found := now.get(one["metadata"]["name"])) is not None and ours(found) == ours(one["metadata"])
-                for one in before
+        for kind in KINDS:
+            before = {name: ours(item) for name, item in children(space, kind).items()}
+            assert before, kind
+            for name, item in children(space, kind).items():
+                wiped = {part: dict.fromkeys(item["metadata"].get(part) or {}) for part in ("labels", "annotations")}
+                patch = json.dumps({"metadata": wiped})
+                space.kubectl("-n", space.name, "patch", kind, name, "--type=merge", "-p", patch)
+            space.until(
+                lambda kind=kind, before=before: (
+                    {name: ours(it) for name, it in children(space, kind).items()} == before
+                ),
+                f"labels and annotations of {kind} are back",
             )
-
-        def ours(meta: dict[str, Any]) -> dict[str, str]:
-            both = {**(meta.get("labels") or {}), **(meta.get("annotations") or {})}
-            return {key: value for key, value in both.items() if "hisparse" in key or "app.kubernetes.io" in key}
-
-        space.until(back, "labels and annotations are back")
         space.until(lambda: space.converged(NAME), "it serves")
         assert not history.deleted(begun), "no pod paid for it"
         assert not history.made(begun)
 
 
 EDITS: dict[str, dict[str, Any]] = {
-    "replicasets.apps": {"spec": {"replicas": 0}},
+    "replicasets.apps": {"spec": {"replicas": 1}},
     "configmaps": {"data": {"plan.json": "{}"}},
     "services": {"spec": {"selector": {"app": "another"}}},
     "networkpolicies": {"spec": {"ingress": []}},
@@ -149,46 +150,72 @@ EDITS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", EDITS)
-def test_a_child_that_a_person_edits_is_put_back_and_told(served: Namespace, kind: str) -> None:
+def test_a_child_that_a_person_edits_is_put_back_and_told(served: Namespace) -> None:
     space = served
-    (item,) = json.loads(space.kubectl("-n", space.name, "get", kind, "-l", LABEL, "-o", "json").stdout)["items"] or [
-        None
-    ]
-    name = item["metadata"]["name"]
-    part = next(iter(EDITS[kind]))
-
-    def now() -> Any:
-        return json.loads(space.kubectl("-n", space.name, "get", kind, name, "-o", "json").stdout).get(part)
-
-    before = now()
-    space.kubectl("-n", space.name, "patch", kind, name, "--type=merge", "-p", json.dumps(EDITS[kind]))
-    space.until(lambda: now() == before, "it is as before")
-    said = space.until(lambda: events(space, "ChildPutBack"), "it is told")
-    assert name in said[0]
-    assert "kubectl" in said[0], "who changed it"
+    for kind, patch in EDITS.items():
+        (name,) = children(space, kind)
+        (part,) = patch
+        before = children(space, kind)[name][part]
+        space.kubectl("-n", space.name, "patch", kind, name, "--type=merge", "-p", json.dumps(patch))
+        space.until(
+            lambda kind=kind, name=name, part=part, before=before: children(space, kind)[name][part] == before,
+            f"{kind} is as before",
+        )
+        said = space.until(
+            lambda kind=kind: [one for one in events(space, "ChildPutBack") if KINDS[kind] in one], f"{kind} is told of"
+        )
+        assert name in said[0]
+        assert "kubectl" in said[0], "who changed it"
     space.until(lambda: space.converged(NAME), "it serves")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_child_that_a_person_deletes_comes_back_and_is_told(served: Namespace, kind: str) -> None:
+def test_a_child_that_a_person_deletes_comes_back_and_is_told(served: Namespace) -> None:
     space = served
-    names = [one.partition("/")[2] for one in space.children() if one.startswith(f"{KINDS[kind]}/")]
-    if not names:
-        pytest.skip(f"this inference has no {kind}")
-    before = set(space.children())
-    with PodHistory(space.api, space.name) as history:
-        begun = time.monotonic()
-        space.kubectl("-n", space.name, "delete", kind, names[0])
+    for kind, word in KINDS.items():
+        space.settled()
+        names = set(children(space, kind))
+        name = min(names)
+        with PodHistory(space.api, space.name) as history:
+            begun = time.monotonic()
+            space.kubectl("-n", space.name, "delete", kind, name)
+            space.until(lambda kind=kind, names=names: set(children(space, kind)) == names, f"{kind} is back")
+            space.until(lambda: space.converged(NAME), "it serves")
+            said = space.until(
+                lambda word=word: [one for one in events(space, "ChildPutBack") if word in one], f"{kind} is told of"
+            )
+            assert name in said[0]
+            if kind != "replicasets.apps":
+                assert not history.deleted(begun), "no pod paid for it"
+            assert len(history.made(begun)) <= REPLICAS
+
+
+def test_a_child_that_somebody_else_owns_is_never_taken_over(space: Namespace) -> None:
+    """Of each kind that has a name which a person could have used."""
+    taken: dict[str, dict[str, Any]] = {
+        "Service": {"apiVersion": "v1", "spec": {"selector": {"app": "theirs"}, "ports": [{"port": 80}]}},
+        "ServiceAccount": {"apiVersion": "v1"},
+        "NetworkPolicy": {
+            "apiVersion": "networking.k8s.io/v1",
+            "spec": {"podSelector": {"matchLabels": {"app": "theirs"}}},
+        },
+        "PodDisruptionBudget": {"apiVersion": "policy/v1", "spec": {"maxUnavailable": 1}},
+    }
+    space.operators.leading()
+    for number, (kind, rest) in enumerate(taken.items()):
+        name = f"taken-{number}"
+        theirs = {"kind": kind, "metadata": {"name": name, "namespace": space.name}, **rest}
+        space.kubectl("create", "-f", "-", input=yaml.safe_dump(theirs))
+        plural = f"{kind.lower().removesuffix('y')}{'ies' if kind.endswith('y') else 's'}"
+        before = space.kubectl("-n", space.name, "get", plural, name, "-o", "yaml").stdout
+        space.create(name, **spec())
         space.until(
-            lambda: not {one for one in before if not one.startswith("Pod/")} - set(space.children()), "it is back"
+            lambda name=name: space.condition("Ready", name).get("reason") == "ChildConflict",
+            f"{kind} {name} is told of",
         )
-        space.until(lambda: space.converged(NAME), "it serves")
-        if not kind.startswith("replicasets"):
-            assert not history.deleted(begun), "no pod paid for it"
-        assert len(history.made(begun)) <= REPLICAS
-    said = space.until(lambda: events(space, "ChildPutBack"), "it is told")
-    assert names[0] in said[0]
+        assert kind in space.condition("Ready", name)["message"]
+        assert space.kubectl("-n", space.name, "get", plural, name, "-o", "yaml").stdout == before
+        space.api.request("DELETE", space.path(name))
+        assert space.kubectl("-n", space.name, "get", plural, name, "-o", "yaml").stdout == before
 
 
 def test_three_edits_in_ten_seconds_end_in_the_last_one_and_it_serves_all_along(served: Namespace) -> None:
