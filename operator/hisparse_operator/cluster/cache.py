@@ -137,6 +137,7 @@ class Cache:
             kind: {} for kind in (INFERENCE, NODE, NODE_REPORT, NODE_POLICY, POOL_LEASE, *CHILDREN)
         }
         self._children: dict[Kind, dict[Key, set[tuple[str, str]]]] = {kind: defaultdict(set) for kind in CHILDREN}
+        self._whole: dict[Kind, tuple[Object, ...]] = {}
         self._graves: OrderedDict[str, float] = OrderedDict()
         self._sights: dict[Kind, Sight] = {}
 
@@ -154,7 +155,7 @@ class Cache:
         return tuple(self._items[kind][place] for place in sorted(places))
 
     def nodes(self) -> tuple[Object, ...]:
-        """All nodes, by name."""
+        """All nodes, by name. The very same tuple until one changes in what matters (decide/recall.py counts on it)."""
         return self._all(NODE)
 
     def node_reports(self) -> tuple[Object, ...]:
@@ -202,6 +203,7 @@ class Cache:
         self._index(kind, place, old, new)
         if kind in (NODE, POOL_LEASE) and old is not None and _same(old, new):
             return None
+        self._whole.pop(kind, None)
         return Change(kind, old, new)
 
     def remove(self, kind: Kind, item: Object, *, dead: bool = False) -> Change | None:
@@ -217,6 +219,7 @@ class Cache:
         if old is None or old["metadata"]["uid"] != meta["uid"]:
             return None
         del self._items[kind][place]
+        self._whole.pop(kind, None)
         self._index(kind, place, old, None)
         return Change(kind, old, None)
 
@@ -235,7 +238,10 @@ class Cache:
         return tuple(change for change in changes if change is not None)
 
     def _all(self, kind: Kind) -> tuple[Object, ...]:
-        return tuple(item for _, item in sorted(self._items[kind].items(), key=lambda pair: pair[0]))
+        found = self._whole.get(kind)
+        if found is None:
+            found = self._whole[kind] = tuple(self._items[kind][place] for place in sorted(self._items[kind]))
+        return found
 
     def _index(self, kind: Kind, place: tuple[str, str], old: Object | None, new: Object | None) -> None:
         if kind not in self._children:
