@@ -7,17 +7,32 @@ tells of objects deleted meanwhile). The resource version decides which of them 
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from hisparse.nodes import breaker
 from hisparse.nodes.findings import State
-from hisparse_operator.kinds import CHILDREN, INFERENCE, LABEL, NODE, NODE_POLICY, NODE_REPORT, POD, POOL_LEASE, Kind
+from hisparse_operator.kinds import (
+    CHILDREN,
+    FIELD_MANAGER,
+    INFERENCE,
+    LABEL,
+    NODE,
+    NODE_POLICY,
+    NODE_REPORT,
+    POD,
+    POOL_LEASE,
+    STATUS_MANAGER,
+    Kind,
+)
 from hisparse_operator.world import Object, Sight
 
 _GRAVES: Final = 4096
+_OURS: Final = (FIELD_MANAGER, STATUS_MANAGER)
 _TOLD_STATES: Final = frozenset({State.CRITICAL.value, State.WARN.value, State.UNKNOWN.value})
 
 
@@ -109,11 +124,30 @@ def slim(kind: Kind, item: Object) -> Object:
         return report_facts(item)
     if kind == POOL_LEASE:
         return pool_facts(item)
-    if kind.kind in ("Pod", "EndpointSlice") and "managedFields" in item["metadata"]:
-        # we never write these, so who owns which field of them is of no use
-        meta = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
-        return {**item, "metadata": meta}
-    return item
+    meta = item["metadata"]
+    if "managedFields" not in meta:
+        return item
+    # we never write these two, so who owns which field of them is of no use
+    owners = [] if kind.kind in ("Pod", "EndpointSlice") else [_owner(entry) for entry in meta["managedFields"]]
+    rest = {key: value for key, value in meta.items() if key != "managedFields"}
+    return {**item, "metadata": rest | ({"managedFields": owners} if owners else {})}
+
+
+def _owner(entry: Object) -> Object:
+    """An entry of managedFields: which fields are somebody else's is never asked, only who it is.
+
+    Ours have the same tree for all objects of a kind, and it is larger than the object: it is kept once.
+    """
+    kept = {key: value for key, value in entry.items() if key != "fieldsV1"}
+    if entry.get("manager") not in _OURS:
+        return kept
+    return kept | {"fieldsV1": _tree(json.dumps(entry.get("fieldsV1") or {}))}
+
+
+@lru_cache(maxsize=1024)
+def _tree(text: str) -> Object:
+    found: Object = json.loads(text)
+    return found
 
 
 def _same(old: Object, new: Object) -> bool:
