@@ -15,6 +15,7 @@ class Uncopied:
 
 def test_no_object_is_copied_or_compared() -> None:
     storage = watch.settings(CHILDREN).persistence.diffbase_storage
-    body = kopf.Body({"metadata": {"name": "a", "labels": {"a": "b"}}, "spec": Uncopied()})  # type: ignore[typeddict-unknown-key]
+    raw: Any = {"metadata": {"name": "a", "labels": {"a": "b"}}, "spec": Uncopied()}
+    body = kopf.Body(raw)
     assert storage.build(body=body) == {}
     assert storage.fetch(body=body) is None
