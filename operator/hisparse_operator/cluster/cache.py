@@ -32,6 +32,12 @@ from hisparse_operator.kinds import (
 from hisparse_operator.world import Object, Sight
 
 _GRAVES: Final = 4096
+_OF_THE_TEMPLATE: Final = frozenset(
+    {"affinity", "securityContext", "tolerations", "topologySpreadConstraints", "volumes"}
+)
+_OF_THE_CONTAINER: Final = frozenset(
+    {"args", "command", "env", "envFrom", "lifecycle", "securityContext", "volumeMounts"}
+)
 _OURS: Final = (FIELD_MANAGER, STATUS_MANAGER)
 _TOLD_STATES: Final = frozenset({State.CRITICAL.value, State.WARN.value, State.UNKNOWN.value})
 
@@ -116,6 +122,15 @@ def pool_facts(lease: Object) -> Object:
     return {"apiVersion": POOL_LEASE.api_version, "kind": POOL_LEASE.kind, "metadata": kept | {"annotations": said}}
 
 
+def pod_facts(pod: Object) -> Object:
+    """A pod without what its ReplicaSet's template says as well: half of it, and there are more pods than anything."""
+    spec = {key: value for key, value in (pod.get("spec") or {}).items() if key not in _OF_THE_TEMPLATE}
+    for sort in ("initContainers", "containers"):
+        if sort in spec:
+            spec[sort] = [{key: one[key] for key in one if key not in _OF_THE_CONTAINER} for one in spec[sort]]
+    return {**pod, "spec": spec}
+
+
 def slim(kind: Kind, item: Object) -> Object:
     """The parts worth keeping in memory."""
     if kind == NODE:
@@ -124,6 +139,8 @@ def slim(kind: Kind, item: Object) -> Object:
         return report_facts(item)
     if kind == POOL_LEASE:
         return pool_facts(item)
+    if kind == POD:
+        item = pod_facts(item)
     meta = item["metadata"]
     if "managedFields" not in meta:
         return item
