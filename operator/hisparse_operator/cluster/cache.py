@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from hisparse.nodes import breaker
 from hisparse.nodes.findings import State
+from hisparse_operator.cluster.pool import Pool
 from hisparse_operator.kinds import (
     CHILDREN,
     FIELD_MANAGER,
@@ -38,6 +39,8 @@ _OF_THE_TEMPLATE: Final = frozenset(
 _OF_THE_CONTAINER: Final = frozenset(
     {"args", "command", "env", "envFrom", "lifecycle", "securityContext", "volumeMounts"}
 )
+_LARGEST: Final = {"ControllerRevision": "data", "ReplicaSet": "spec"}
+"""What is large, changes seldom and is much the same in many objects."""
 _OURS: Final = (FIELD_MANAGER, STATUS_MANAGER)
 _TOLD_STATES: Final = frozenset({State.CRITICAL.value, State.WARN.value, State.UNKNOWN.value})
 
@@ -188,6 +191,7 @@ class Cache:
             kind: {} for kind in (INFERENCE, NODE, NODE_REPORT, NODE_POLICY, POOL_LEASE, *CHILDREN)
         }
         self._children: dict[Kind, dict[Key, set[tuple[str, str]]]] = {kind: defaultdict(set) for kind in CHILDREN}
+        self._pool = Pool()
         self._whole: dict[Kind, tuple[Object, ...]] = {}
         self._graves: OrderedDict[str, float] = OrderedDict()
         self._sights: dict[Kind, Sight] = {}
@@ -249,7 +253,7 @@ class Cache:
         known = max(self._graves.get(meta["uid"], 0), 0 if old is None else version(old))
         if version(item) <= known:
             return None
-        new = slim(kind, item)
+        new = self._shared(kind, slim(kind, item), old)
         self._items[kind][place] = new
         self._index(kind, place, old, new)
         if kind in (NODE, POOL_LEASE) and old is not None and _same(old, new):
@@ -293,6 +297,14 @@ class Cache:
         if found is None:
             found = self._whole[kind] = tuple(self._items[kind][place] for place in sorted(self._items[kind]))
         return found
+
+    def _shared(self, kind: Kind, new: Object, old: Object | None) -> Object:
+        """The same with its largest part shared: of one object over time, and among objects."""
+        part = _LARGEST.get(kind.kind)
+        if part is None or part not in new:
+            return new
+        same = old is not None and old.get(part) == new[part]
+        return {**new, part: old[part] if old is not None and same else self._pool.one(new[part])}
 
     def _index(self, kind: Kind, place: tuple[str, str], old: Object | None, new: Object | None) -> None:
         if kind not in self._children:
