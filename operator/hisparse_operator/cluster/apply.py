@@ -22,7 +22,7 @@ from hisparse_operator.kinds import EVENT, FIELD_MANAGER, INFERENCE, LABEL, POD,
 from hisparse_operator.world import Event, Object, Outcome
 
 log: Final = structlog.get_logger(__name__)
-_REMEMBERED: Final = 8192
+_REMEMBERED: Final = 32768
 REPEAT_S: Final = 10.0
 """An Event of a transition that comes back is counted, at most so often."""
 REPEAT_RARELY_S: Final = 600.0
