@@ -116,12 +116,16 @@ class Session:
         headers = {"Content-Type": content or "application/json"}
         data = None if body is None else json.dumps(body)
         try:
-            self._connection.request(method, path, data, headers)
-            answer = self._connection.getresponse()
-            return answer.status, answer.read().decode()
-        except (http.client.HTTPException, OSError):
+            return self._answer(method, path, data, headers)
+        except (http.client.RemoteDisconnected, ConnectionError):
+            # the API server closes what was idle for long, before it reads anything
             self._connection.close()
-            raise
+            return self._answer(method, path, data, headers)
+
+    def _answer(self, method: str, path: str, data: str | None, headers: Mapping[str, str]) -> tuple[int, str]:
+        self._connection.request(method, path, data, headers)
+        answer = self._connection.getresponse()
+        return answer.status, answer.read().decode()
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None = None, content: str = "") -> dict[str, Any]:
         """The JSON object that comes back. Ends the benchmark where the API server refuses."""

@@ -244,9 +244,18 @@ async def test_an_edit_of_our_field_is_put_back_by_one_write(scene: Scene) -> No
     assert await applier.apply(scene.inference, wanted) == Applied(), "the cache knows our own write"
 
 
-@pytest.mark.parametrize("labels", [pytest.param({}, id="no labels"), pytest.param(LABELS, id="our labels")])
-async def test_what_another_controller_owns_is_never_taken_and_nothing_else_is_written(
-    scene: Scene, labels: dict[str, str]
+REFUSED = [("apply", "serviceaccounts", "201"), ("apply", "configmaps", "409")]
+
+
+@pytest.mark.parametrize(
+    ("labels", "sent"),
+    [
+        pytest.param({}, REFUSED, id="no labels, so that no watch tells of it"),
+        pytest.param(LABELS, [], id="our labels"),
+    ],
+)
+async def test_what_another_controller_owns_is_never_taken_and_nothing_is_written_after_it(
+    scene: Scene, labels: dict[str, str], sent: list[tuple[str, str, str]]
 ) -> None:
     theirs = scene.child("v1", "ConfigMap", data={"a": "1"})
     # a real one: the garbage collector deletes what an owner that does not exist is said to own
@@ -255,10 +264,11 @@ async def test_what_another_controller_owns_is_never_taken_and_nothing_else_is_w
     theirs["metadata"] |= {"labels": labels, "ownerReferences": [owner]}
     created = await scene.api.create(CONFIG_MAP, theirs)
     applier = await scene.applier()
-    wanted = Outcome(apply=(scene.child("v1", "ServiceAccount"), scene.config_map(a="2")), status={"replicas": 1})
+    children = (scene.child("v1", "ServiceAccount"), scene.config_map(a="2"), scene.child("v1", "Service"))
+    wanted = Outcome(apply=children, status={"replicas": 1})
     with pytest.raises(ChildTakenError, match="ConfigMap glm exists and belongs to ConfigMap web"):
         await applier.apply(scene.inference, wanted)
-    assert scene.writes() == []
+    assert scene.writes() == sent
     live = await scene.live(CONFIG_MAP)
     assert live["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
 
@@ -274,6 +284,25 @@ async def test_a_users_object_without_owner_and_labels_is_not_taken_an_orphan_of
     await scene.edit(CONFIG_MAP, {"metadata": {"labels": LABELS}})
     assert (await applier.apply(scene.inference, wanted)).children == 1
     assert (await scene.live(CONFIG_MAP))["metadata"]["ownerReferences"] == [scene.owner()]
+
+
+async def test_a_new_child_takes_one_request(scene: Scene) -> None:
+    applier = await scene.applier()
+    assert (await applier.apply(scene.inference, Outcome(apply=(scene.config_map(a="1"),)))).children == 1
+    assert scene.requests == [("apply", "configmaps", "201")]
+
+
+async def test_an_object_that_no_watch_tells_of_is_not_written_even_where_nothing_of_it_would_change(
+    scene: Scene,
+) -> None:
+    theirs = scene.config_map(a="1")
+    theirs["metadata"] |= {"labels": {}, "ownerReferences": []}
+    created = await scene.api.create(CONFIG_MAP, theirs)
+    wanted = scene.config_map(a="1")
+    wanted["metadata"] |= {"labels": {}, "ownerReferences": []}
+    with pytest.raises(ChildTakenError):
+        await (await scene.applier()).apply(scene.inference, Outcome(apply=(wanted,)))
+    assert (await scene.live(CONFIG_MAP))["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
 
 
 async def test_a_namesake_made_behind_our_back_is_not_written(scene: Scene) -> None:
