@@ -163,6 +163,12 @@ class Fleet:
     @contextlib.contextmanager
     def start(cls, folder: Path, nodes: int) -> Iterator[Self]:
         """A cluster with our CRDs, the operator's rights and so many nodes of eight H200."""
+        subprocess.run(
+            [sys.executable, "-m", "hisparse_operator", "--version"],
+            check=True,
+            env=_environment(),
+            capture_output=True,
+        )
         with ControlPlane.start(folder / "plane", say=lambda _: None) as plane, SimulatedNodes.start(plane) as kwok:
             plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
             plane.kubectl("create", "namespace", "hisparse-nodes")
@@ -258,7 +264,7 @@ class Operator:
                 [sys.executable, "-m", "hisparse_operator", *arguments],
                 stdout=sink,
                 stderr=subprocess.STDOUT,
-                env={key: value for key, value in os.environ.items() if not key.startswith("HISPARSE_")},
+                env=_environment(),
             )
 
     def page(self, path: str) -> str:
@@ -423,6 +429,12 @@ def machine() -> str:
     return (
         f"{os.cpu_count()} CPUs, {int(memory.split()[1]) / 1024**2:.0f} GiB of memory, Python {sys.version.split()[0]}"
     )
+
+
+def _environment() -> dict[str, str]:
+    # with bytecode kept, as in the image: compiling all modules takes longer than anything else at a start
+    ours = ("HISPARSE_", "PYTHONDONTWRITEBYTECODE")
+    return {key: value for key, value in os.environ.items() if not key.startswith(ours)}
 
 
 def _is_usable(node: Mapping[str, Any]) -> bool:

@@ -132,7 +132,7 @@ def test_of_a_pod_is_kept_what_its_template_does_not_say_and_of_owners_who_they_
 
 def test_the_fields_of_other_managers_are_dropped_and_ours_kept_once_for_all_objects() -> None:
     cache = Cache()
-    ours = {"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": {"f:spec": {"f:ports": {}}}}
+    ours = {"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": {"f:spec": {"f:ports": {}}, "k:uid": {}}}
     theirs = {"manager": "kubectl-edit", "operation": "Update", "time": "2026-11-30T00:00:00Z"}
     for name in ("glm", "glm-b"):
         item = service(1, name, name)

@@ -7,11 +7,9 @@ tells of objects deleted meanwhile). The resource version decides which of them 
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 from hisparse.nodes import breaker
@@ -154,20 +152,8 @@ def slim(kind: Kind, item: Object) -> Object:
 
 
 def _owner(entry: Object) -> Object:
-    """An entry of managedFields: which fields are somebody else's is never asked, only who it is.
-
-    Ours have the same tree for all objects of a kind, and it is larger than the object: it is kept once.
-    """
-    kept = {key: value for key, value in entry.items() if key != "fieldsV1"}
-    if entry.get("manager") not in _OURS:
-        return kept
-    return kept | {"fieldsV1": _tree(json.dumps(entry.get("fieldsV1") or {}))}
-
-
-@lru_cache(maxsize=1024)
-def _tree(text: str) -> Object:
-    found: Object = json.loads(text)
-    return found
+    """An entry of managedFields: of somebody else's it is never asked which fields they are, only whose."""
+    return {key: value for key, value in entry.items() if key != "fieldsV1" or entry.get("manager") in _OURS}
 
 
 def _same(old: Object, new: Object) -> bool:
@@ -299,12 +285,19 @@ class Cache:
         return found
 
     def _shared(self, kind: Kind, new: Object, old: Object | None) -> Object:
-        """The same with its largest part shared: of one object over time, and among objects."""
+        """The same with its large parts shared: of one object over time, and among objects."""
+        meta, before = new["metadata"], {} if old is None else old["metadata"]
+        if "managedFields" in meta:
+            # the tree of what we own is as large as the object
+            owners = self._one(meta["managedFields"], before.get("managedFields"))
+            new = {**new, "metadata": {**meta, "managedFields": owners}}
         part = _LARGEST.get(kind.kind)
-        if part is None or part not in new:
-            return new
-        same = old is not None and old.get(part) == new[part]
-        return {**new, part: old[part] if old is not None and same else self._pool.one(new[part])}
+        if part is not None and part in new:
+            new = {**new, part: self._one(new[part], None if old is None else old.get(part))}
+        return new
+
+    def _one(self, value: object, before: object) -> object:
+        return before if value == before else self._pool.one(value)
 
     def _index(self, kind: Kind, place: tuple[str, str], old: Object | None, new: Object | None) -> None:
         if kind not in self._children:
