@@ -82,6 +82,8 @@ def _conditions(scene: Scene, judged: Sequence[Condition]) -> Iterator[Event]:
             continue  # a step of a rollout
         if condition.reason is Reason.NEW_REVISION_FAILING and not scene.old:
             continue  # WorkloadReady says as much
+        if condition.type is ConditionType.DEGRADED and before.get("reason") == Reason.NO_PODS_ON_NODES.value:
+            before = {}  # nothing was known of any node, so nothing is lost
         if (event := _event(condition, str(before.get("status", "")))) is not None:
             yield event
 
