@@ -1,6 +1,6 @@
 """The operator with many objects: cold start, edits, restart, rest; and what the API server costs meanwhile.
 
-`python tests/bench/bench_scale.py [--objects N] [--churn MINUTES] [--write]` (default 1000 and 5) takes about a quarter
+`python tests/bench/bench_scale.py [--objects N] [--churn MINUTES] [--churned N] [--write]` (default 1000 and 5) takes about a quarter
 of an hour on two cores. The API server, its controllers and the scheduler are real and share this machine with the
 operator; kwok plays the kubelets, so every pod is scheduled and gets Ready. `--write` puts the tables into
 docs/benchmarks.md.
@@ -63,7 +63,6 @@ RESYNC_S: Final = 30
 RESYNCS: Final = 3
 CHURN_OBJECTS: Final = 300
 CHURN_REPLICAS: Final = 3
-CHURN_NODES: Final = 200
 CHURN_EVERY_S: Final = 1.0
 SPARE_NODES: Final = 5
 SETTLE_S: Final = 300.0
@@ -223,28 +222,29 @@ def _restart(fleet: Fleet, objects: int, result: Result) -> None:
     result.add("memory of the operator at rest (RSS)", mebibytes(operator.process.pid), "MiB", MOST_MIB)
 
 
-def churn(folder: Path, minutes: float, result: Result) -> None:
+def churn(folder: Path, objects: int, minutes: float, result: Result) -> None:
     """Objects of three replicas while people edit and scale them, cordon nodes and delete pods."""
-    with Fleet.start(folder, CHURN_NODES) as fleet:
-        fleet.create(CHURN_OBJECTS, replicas=CHURN_REPLICAS)
+    nodes = churned_nodes(objects)
+    with Fleet.start(folder, nodes) as fleet:
+        fleet.create(objects, replicas=CHURN_REPLICAS)
         operator = fleet.start_operator()
-        _converged(fleet, CHURN_OBJECTS, operator.begun)
+        _converged(fleet, objects, operator.begun)
         meter, before = Meter.start(fleet), operator.readings()
         dice = random.Random(7)  # noqa: S311 - the same churn each time
         depth, lag, did = [0.0], [0.0], Counter[str]()
         ends = time.monotonic() + 60 * minutes
         while time.monotonic() < ends:
             begun = time.monotonic()
-            did[disturb(fleet, dice, CHURN_OBJECTS, CHURN_NODES)] += 1
+            did[disturb(fleet, dice, objects, nodes)] += 1
             gauges = operator.readings().gauges
             depth.append(gauges.get("queue_depth", 0))
             lag.append(gauges.get("loop_lag_seconds", 0))
             time.sleep(max(0.0, CHURN_EVERY_S - (time.monotonic() - begun)))
         told = "churn"
         result.costs[told], result.requests[told] = meter.stop(), operator.readings().since(before)
-        rested, left = settled(fleet, CHURN_OBJECTS)
+        rested, left = settled(fleet, objects)
         done = result.requests[told]
-        name = f"churn ({CHURN_OBJECTS} objects of {CHURN_REPLICAS} replicas, {CHURN_NODES} nodes)"
+        name = f"churn ({objects} objects of {CHURN_REPLICAS} replicas, {nodes} nodes)"
         words = ", ".join(f"{count} {what}" for what, count in sorted(did.items()))
         result.add(f"{name}: {words} in {minutes:g} min; left unconverged", left, "objects", 0)
         result.add("churn: writes of the operator", done.writes / minutes, "a minute")
@@ -259,6 +259,11 @@ def churn(folder: Path, minutes: float, result: Result) -> None:
         result.add(
             "churn: memory of the operator (most RSS)", mebibytes(operator.process.pid, "VmHWM"), "MiB", MOST_MIB
         )
+
+
+def churned_nodes(objects: int) -> int:
+    """Nodes for these objects while a quarter of the nodes is cordoned: twice the GPUs that they take."""
+    return max(3, objects * 2 // 3)
 
 
 def settled(fleet: Fleet, objects: int) -> tuple[float, int]:
@@ -316,6 +321,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--objects", type=int, default=1000, help="objects of the first part; 0 leaves it out")
     parser.add_argument("--churn", type=float, default=5.0, metavar="MINUTES", help="0 leaves the second part out")
+    parser.add_argument("--churned", type=int, default=CHURN_OBJECTS, help="objects of the second part")
     parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE}")
     given = parser.parse_args(words)
     result = Result()
@@ -323,7 +329,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if given.objects:
             scale(Path(folder) / "scale", given.objects, result)
         if given.churn:
-            churn(Path(folder) / "churn", given.churn, result)
+            churn(Path(folder) / "churn", given.churned, given.churn, result)
     print(f"\n{result.page()}")
     if given.write:
         renew(SCRIPT, result.page())

@@ -1,7 +1,7 @@
 """Whether operator or node agent grow while a cluster changes all the time.
 
-`python tests/bench/bench_soak.py MINUTES` (default 30) runs the operator with a hundred objects, of which one is edited
-or scaled, or loses a pod or a node, each second; and beside it the agent of one node whose NVML is a fake one. Memory of
+`python tests/bench/bench_soak.py [MINUTES] [--objects N]` (default 30 and 100) runs the operator with objects of which one
+is edited or scaled, or loses a pod or a node, each second; and beside it the agent of one node whose NVML is a fake one. Memory of
 each process is read every ten seconds. After the warm-up (a third of the time, ten minutes at most) a straight line is
 laid through the readings by least squares: a leak shows as a slope far above its own standard error.
 
@@ -10,6 +10,7 @@ It exits with 1 where a slope is over its limit and the error does not explain i
 
 from __future__ import annotations
 
+import argparse
 import math
 import random
 import sys
@@ -25,13 +26,11 @@ ROOT: Final = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 from tests.bench.bench_agent import NODE, Agent  # noqa: E402 - the path has to be there first
-from tests.bench.bench_scale import disturb, renew, settled  # noqa: E402
+from tests.bench.bench_scale import churned_nodes, disturb, renew, settled  # noqa: E402
 from tests.bench.fleet import Fleet, machine, mebibytes, until  # noqa: E402
 from tests.bench.pages import table  # noqa: E402
 
 SCRIPT: Final = "tests/bench/bench_soak.py"
-OBJECTS: Final = 100
-NODES: Final = 60
 EVERY_S: Final = 10.0
 LONGEST_WARM_UP_S: Final = 600.0
 MOST_MIB_PER_HOUR: Final = 10.0
@@ -52,17 +51,18 @@ def slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return found, math.sqrt(rest / (count - 2) / spread)
 
 
-def soak(folder: Path, minutes: float) -> tuple[dict[str, list[tuple[float, float]]], Counter[str], str]:
+def soak(folder: Path, objects: int, minutes: float) -> tuple[dict[str, list[tuple[float, float]]], Counter[str], str]:
     """Readings (hours, MiB) of each process, what was done meanwhile, and how the operator's passes ended."""
     readings: dict[str, list[tuple[float, float]]] = {}
     did: Counter[str] = Counter()
-    with Fleet.start(folder, NODES) as fleet:
+    nodes = churned_nodes(objects)
+    with Fleet.start(folder, nodes) as fleet:
         fleet.session.send(
             "POST", "/api/v1/nodes", {"metadata": {"name": NODE}, "status": {"capacity": {"nvidia.com/gpu": "8"}}}
         )
         agent = Agent(folder, fleet.plane)
         try:
-            fleet.create(OBJECTS)
+            fleet.create(objects)
             operator = fleet.start_operator()
             until(lambda: operator.ready, "the operator leads", 60)
             until(lambda: bool(agent.ready), "the agent has judged its node", 120)
@@ -77,22 +77,26 @@ def soak(folder: Path, minutes: float) -> tuple[dict[str, list[tuple[float, floa
                         readings.setdefault(name, []).append(((now - begun) / 3600, mebibytes(pid)))
                     # Prometheus does the same
                     operator.page("/metrics"), agent.page("/metrics")
-                did[disturb(fleet, dice, OBJECTS, NODES)] += 1
+                did[disturb(fleet, dice, objects, nodes)] += 1
                 time.sleep(1)
             passes = operator.readings().passes
-            _, left = settled(fleet, OBJECTS)
+            _, left = settled(fleet, objects)
         finally:
             agent.stop()
     told = ", ".join(f"{count} {result}" for result, count in passes.most_common())
-    return readings, did, f"{told}; {left} of {OBJECTS} objects never came to rest afterwards"
+    return readings, did, f"{told}; {left} of {objects} objects never came to rest afterwards"
 
 
 def main(words: Sequence[str]) -> int:
     """Measure, print, and say whether something grows."""
-    write = "--write" in words
-    minutes = next((float(word) for word in words if word != "--write"), 30.0)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("minutes", type=float, nargs="?", default=30.0)
+    parser.add_argument("--objects", type=int, default=100)
+    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
+    given = parser.parse_args(words)
+    minutes, objects = given.minutes, given.objects
     with tempfile.TemporaryDirectory(prefix="hisparse-bench-") as name:
-        readings, did, passes = soak(Path(name), minutes)
+        readings, did, passes = soak(Path(name), objects, minutes)
     warm = min(LONGEST_WARM_UP_S, 60 * minutes / 3) / 3600
     rows: list[Sequence[str]] = [
         ["process", "MiB after the warm-up", "MiB at the end", "slope in MiB an hour", "limit", ""],
@@ -110,10 +114,10 @@ def main(words: Sequence[str]) -> int:
     what = ", ".join(f"{count} {kind}" for kind, count in sorted(did.items()))
     part = (
         f"{minutes:g} minutes, of which {60 * warm:.0f} are the warm-up, on a machine with {machine()}. "
-        f"{OBJECTS} objects on {NODES} nodes; {what}. Passes of the operator: {passes}.\n\n{table(rows)}"
+        f"{objects} objects on {churned_nodes(objects)} nodes; {what}. Passes of the operator: {passes}.\n\n{table(rows)}"
     )
     print(part)
-    if write:
+    if given.write:
         renew(SCRIPT, part)
     return int(grows)
 
