@@ -150,7 +150,7 @@ def _converged(fleet: Fleet, objects: int, begun: float) -> float:
         if now - begun > LIMIT_S:
             done = sum(map(is_converged, fleet.session.items(OBJECTS)))
             raise SystemExit(f"{done} of {objects} objects converged within {LIMIT_S:g} s")
-        time.sleep(0.5)
+        time.sleep(1)
 
 
 def _edits(fleet: Fleet, objects: int, result: Result) -> None:
