@@ -113,7 +113,7 @@ class Operator:
         self._leader = Leader(lease_api, options.lease_namespace, self._identity, options.times)
         api.may_write = lambda: self._leader.leads
         observer = Observer(api, self._cache, hub, decisions, nodes=not options.namespaces)
-        applier = Applier(api, self._cache, _utc_now, self._identity)
+        applier = Applier(api, self._cache, _utc_now, self._identity, on_change=self._poke)
         self._worker = Worker(
             self._queue, observer, decisions, applier, metrics, resync_s=options.resync_s, now=_utc_now
         )

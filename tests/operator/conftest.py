@@ -193,15 +193,17 @@ class Operators:
         """The name under which they appear in the audit log."""
         return f"operator-{self.namespace}"
 
-    def start(self, *words: str, program: tuple[str, ...] = ("-m", "hisparse_operator")) -> Running:
-        """Start one; it need not lead yet."""
+    def start(
+        self, *words: str, program: tuple[str, ...] = ("-m", "hisparse_operator"), kubeconfig: Path | None = None
+    ) -> Running:
+        """Start one; it need not lead yet. A kubeconfig of a FaultProxy puts that between."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         log = self.folder / f"operator-{len(self.running)}.log"
         arguments = [
             "--kubeconfig",
-            str(self.cluster.control_plane.user(self.user)),
+            str(kubeconfig or self.cluster.control_plane.user(self.user)),
             "--lease-namespace",
             self.namespace,
         ]
@@ -218,9 +220,11 @@ class Operators:
         self.running.append(found)
         return found
 
-    def leading(self, *words: str, program: tuple[str, ...] = ("-m", "hisparse_operator")) -> Running:
+    def leading(
+        self, *words: str, program: tuple[str, ...] = ("-m", "hisparse_operator"), kubeconfig: Path | None = None
+    ) -> Running:
         """Start one and wait until it leads."""
-        found = self.start(*words, program=program)
+        found = self.start(*words, program=program, kubeconfig=kubeconfig)
         until(lambda: found.leads() or found.process.poll() is not None, "the operator leads")
         assert found.process.poll() is None, found.log.read_text()
         return found

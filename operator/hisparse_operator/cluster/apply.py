@@ -13,7 +13,7 @@ from typing import Any, Final
 import structlog
 
 from hisparse.errors import HiSparseError, Transient
-from hisparse_operator.cluster.cache import Cache, Key
+from hisparse_operator.cluster.cache import Cache, Change, Key, version
 from hisparse_operator.cluster.contest import Contest, contested
 from hisparse_operator.cluster.kube import Api, ApiError, Conflict, NotFoundError
 from hisparse_operator.cluster.ownership import in_place, owned_fields
@@ -73,8 +73,17 @@ def owner_of(live: Object, inference: Object) -> str | None:
     return "somebody else (it has no owner and not our labels)"
 
 
+def _unheard(change: Change) -> None:
+    del change
+
+
 class Applier:
-    """Writes outcomes. Remembers what it wrote in the cache, so that the next pass sees it."""
+    """Writes outcomes. Remembers what it wrote in the cache, so that the next pass sees it.
+
+    Every write names the version of the object that it was decided upon. Where there is another one by now (an
+    edit that the watches have not brought yet, another leader's write while this process stood still) it is a Conflict:
+    the object is read, and `on_change` hears of it as of a watch event.
+    """
 
     def __init__(
         self,
@@ -83,8 +92,10 @@ class Applier:
         now: Callable[[], datetime],
         instance: str = "",
         contest: Contest | None = None,
+        on_change: Callable[[Change], None] = _unheard,
     ) -> None:
         self._api = api
+        self._on_change = on_change
         self._cache = cache
         self._now = now
         self._instance = instance
@@ -153,7 +164,8 @@ class Applier:
             return wait
         if live is not None:
             # with the uid the API server refuses to make a new object or to change a namesake
-            document = {**document, "metadata": {"uid": live["metadata"]["uid"], **meta}}
+            known = {part: live["metadata"][part] for part in ("uid", "resourceVersion")}
+            document = {**document, "metadata": known | meta}
         elif kind is not POD:
             # One that the watches do not know may exist without our labels, and then it is not ours. No object has this
             # version, so the API server makes a new one or refuses.
@@ -161,11 +173,14 @@ class Applier:
         try:
             answer = await self._api.apply(kind, document, FIELD_MANAGER, force=live is not None)
         except Conflict:
-            known = None if live is not None else await self._api.get(kind, meta["namespace"], meta["name"])
-            if known is None:
+            if live is not None or kind is POD:
+                await self._look_again(kind, meta["namespace"], meta["name"])
                 raise
-            _check_ours(inference, kind, known)
-            return await self._apply_child(inference, kind, wanted, known)
+            unseen = await self._api.get(kind, meta["namespace"], meta["name"])
+            if unseen is None:
+                raise
+            _check_ours(inference, kind, unseen)
+            return await self._apply_child(inference, kind, wanted, unseen)
         except ApiError as error:
             error.document = wanted
             raise
@@ -195,11 +210,12 @@ class Applier:
         if live is not None and live["metadata"].get("deletionTimestamp"):
             return 0
         try:
-            answer = await self._api.delete(kind, key.namespace, name, uid)
+            answer = await self._api.delete(kind, key.namespace, name, uid, None if live is None else version(live))
         except NotFoundError:
             answer = {}
         except Conflict:
-            return 0  # a namesake made since we looked; its event brings us back
+            await self._look_again(kind, key.namespace, name)
+            return 0  # changed, or a namesake made, since we looked; that brings us back
         if answer.get("kind") == kind.kind:  # it lingers (a pod in its grace period); else it is gone
             self._cache.put(kind, answer)
         elif live is not None:
@@ -228,13 +244,28 @@ class Applier:
         undone = self._sent.get(place, found) != found
         if undone and (wait := self._contest.wait(place, generation)):
             return False, wait
-        answer = await self._api.apply(INFERENCE, document, STATUS_MANAGER, force=True, subresource="status")
+        try:
+            answer = await self._api.apply(INFERENCE, document, STATUS_MANAGER, force=True, subresource="status")
+        except Conflict:
+            await self._look_again(INFERENCE, meta["namespace"], meta["name"])
+            raise
         self._cache.put(INFERENCE, answer)
         self._settle(INFERENCE, answer, document, STATUS_MANAGER, "status")
         _remember(self._sent, place, _digest(answer.get("status")))
         if undone:
             await self._undone(inference, place, live, "status")
         return True, 0.0
+
+    async def _look_again(self, kind: Kind, namespace: str, name: str) -> None:
+        """A conflict says that the cache is behind, and a watch that is dead without a word never catches up."""
+        live, old = await self._api.get(kind, namespace, name), self._cache.get(kind, namespace, name)
+        change = None
+        if live is not None and (kind == INFERENCE or LABEL in (live["metadata"].get("labels") or {})):
+            change = self._cache.put(kind, live)
+        elif old is not None:  # gone, or without the label by which we would see what becomes of it
+            change = self._cache.remove(kind, old, dead=live is None)
+        if change is not None:
+            self._on_change(change)
 
     async def post(self, inference: Object, event: Event, *, repeat_s: float = REPEAT_S) -> bool:
         """Post an Event; of one posted before the count goes up, not within `repeat_s`. Never raises for it."""

@@ -208,10 +208,13 @@ class Api:
         meta = document["metadata"]
         return await self._write("update", kind, kind.path(meta.get("namespace"), meta["name"]), body=document)
 
-    async def delete(self, kind: Kind, namespace: str | None, name: str, uid: str | None) -> dict[str, Any]:
-        """Delete in the background; with a uid only that very object (else Conflict)."""
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        precondition = {"preconditions": {"uid": uid}} if uid else {}
+    async def delete(
+        self, kind: Kind, namespace: str | None, name: str, uid: str | None, version: int | None = None
+    ) -> dict[str, Any]:
+        """Delete in the background; with a uid only that very object, with a version only as it was (else Conflict)."""
+        body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        wanted = ({"uid": uid} if uid else {}) | ({"resourceVersion": str(version)} if version is not None else {})
+        precondition = {"preconditions": wanted} if wanted else {}
         return await self._write("delete", kind, kind.path(namespace, name), body=body | precondition)
 
     async def log(self, kind: Kind, namespace: str, name: str, query: Mapping[str, Any]) -> str:

@@ -6,10 +6,13 @@ deleted while the operator is down.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from types import SimpleNamespace
 from typing import Any, Final
 
+import aiohttp
 import kopf
 from kubernetes.aio import client
 
@@ -18,6 +21,11 @@ from hisparse_operator.kinds import Kind
 Credentials = Callable[[], Awaitable[client.Configuration]]
 OnEvent = Callable[[Kind, str | None, Mapping[str, Any]], None]
 _CLIENT_TIMEOUT_S: Final = 600.0
+_LIST_TIMEOUT_S: Final = 60.0
+_CONNECT_TIMEOUT_S: Final = 10.0
+BURST: Final = 4
+"""Requests for one list or its watch that may begin at once: a list, its watch, and both once more."""
+INTERVAL_S: Final = 1.0
 _SAID_TWICE: Final = ("kopf._core.reactor.orchestration", "kopf._core.reactor.running")
 """Loggers of kopf that write a traceback of an error that then reaches us, who tell of it."""
 
@@ -37,6 +45,46 @@ class _NoDiffs(kopf.DiffBaseStorage):
     def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
         """Nothing is stored: kopf writes nothing here."""
         del body, patch, essence
+
+
+class Pacer:
+    """Lets a burst of requests for one path begin at once, and then one each interval.
+
+    kopf opens a watch that ended at once again without a pause: behind a load balancer that accepts and closes, that is
+    hundreds of requests a second.
+    """
+
+    def __init__(self, burst: int = BURST, interval_s: float = INTERVAL_S) -> None:
+        self._allowance_s = (burst - 1) * interval_s
+        self._interval_s = interval_s
+        self._due: dict[str, float] = {}
+
+    def wait(self, path: str, now: float) -> float:
+        """Seconds until a request for this path may begin, which is then counted."""
+        due = max(self._due.get(path, now), now)
+        self._due[path] = due + self._interval_s
+        return max(0.0, due - self._allowance_s - now)
+
+    def trace(self) -> aiohttp.TraceConfig:
+        """The same as a hook of an HTTP session."""
+
+        async def begins(_: object, __: SimpleNamespace, about: aiohttp.TraceRequestStartParams) -> None:
+            await asyncio.sleep(self.wait(about.url.path, asyncio.get_running_loop().time()))
+
+        found = aiohttp.TraceConfig()
+        found.on_request_start.append(begins)
+        return found
+
+
+def paced(info: kopf.ConnectionInfo, pacer: Pacer) -> kopf.AiohttpSession:
+    """A session with these credentials, as kopf would make it, that keeps to the pace. kopf closes it."""
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
+        headers=info.as_http_headers() | {"User-Agent": "hisparse-operator"},
+        proxy=info.proxy_url,
+        trace_configs=[pacer.trace()],
+    )
+    return kopf.AiohttpSession(server=info.server, aiohttp_session=session)
 
 
 async def connection(configuration: client.Configuration) -> kopf.ConnectionInfo:
@@ -61,9 +109,10 @@ async def connection(configuration: client.Configuration) -> kopf.ConnectionInfo
 def registry(kinds: Collection[Kind], credentials: Credentials, on_event: OnEvent) -> kopf.OperatorRegistry:
     """Handlers for these kinds, and the login. Credentials are loaded anew whenever the API server says 401."""
     found = kopf.OperatorRegistry()
+    pacer = Pacer()
 
-    async def login(**_: object) -> kopf.ConnectionInfo:
-        return await connection(await credentials())
+    async def login(**_: object) -> kopf.AiohttpSession:
+        return paced(await connection(await credentials()), pacer)
 
     kopf.on.login(id="login", registry=found)(login)
     for kind in kinds:
@@ -91,6 +140,8 @@ def settings(kinds: Collection[Kind]) -> kopf.OperatorSettings:
     found.process.ultimate_exiting_timeout = None
     found.queueing.exit_timeout = 0.1  # our handlers never wait
     found.watching.client_timeout = _CLIENT_TIMEOUT_S
+    found.networking.request_timeout = _LIST_TIMEOUT_S
+    found.networking.connect_timeout = _CONNECT_TIMEOUT_S
     for kind in kinds:
         matches = _matcher(kind)
         if kind.selector is not None:

@@ -1,0 +1,73 @@
+"""kopf's session: our credentials, at our pace."""
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import kopf
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hisparse_operator.cluster.watch import BURST, INTERVAL_S, Pacer, paced
+
+
+@given(st.lists(st.floats(0, 5), min_size=1, max_size=60))
+def test_a_burst_at_once_and_then_one_each_interval(gaps: list[float]) -> None:
+    pacer, now, begun = Pacer(), 0.0, list[float]()
+    for gap in gaps:
+        now += gap
+        wait = pacer.wait("/pods", now)
+        assert wait >= 0
+        begun.append(now + wait)
+    for first in range(len(begun)):
+        for last in range(first, len(begun)):
+            most = BURST + (begun[last] - begun[first]) / INTERVAL_S
+            assert last - first + 1 <= most + 1e-6
+
+
+def test_whoever_asks_rarely_never_waits() -> None:
+    pacer = Pacer()
+    assert [pacer.wait("/pods", at * INTERVAL_S) for at in range(10)] == [0.0] * 10
+
+
+def test_one_path_does_not_hold_up_another() -> None:
+    pacer = Pacer()
+    assert sum(pacer.wait("/pods", 0.0) for _ in range(20)) > 0
+    assert pacer.wait("/services", 0.0) == 0.0
+
+
+async def test_kopfs_session_has_our_credentials_and_keeps_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[web.Request] = []
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def counted(seconds: float) -> None:
+        slept.append(seconds)
+        await sleep(0)
+
+    async def page(request: web.Request) -> web.Response:
+        seen.append(request)
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_get("/pods", page)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    server = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    info = kopf.ConnectionInfo(server=server, scheme="Bearer", token="t0ken")  # noqa: S106 - it is none
+    session: Any = paced(info, Pacer()).aiohttp_session
+    monkeypatch.setattr(asyncio, "sleep", counted)
+    try:
+        async with session:
+            assert isinstance(session, aiohttp.ClientSession)
+            for _ in range(BURST + 2):
+                await (await session.get(f"{server}/pods?watch=true")).read()
+    finally:
+        await runner.cleanup()
+    assert {one.headers["Authorization"] for one in seen} == {"Bearer t0ken"}
+    assert {one.headers["User-Agent"] for one in seen} == {"hisparse-operator"}
+    waits = [one for one in slept if one > 0]
+    assert len(waits) == 2, "the burst at once, and then each waits"
