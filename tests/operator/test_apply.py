@@ -311,7 +311,7 @@ async def test_a_namesake_made_behind_our_back_is_not_written(scene: Scene) -> N
     applier = await scene.applier()
     await scene.api.delete(CONFIG_MAP, scene.namespace, "glm", None)
     await scene.api.create(CONFIG_MAP, scene.config_map(a="theirs"))
-    with pytest.raises(Conflict, match="uid|modified"):
+    with pytest.raises(Conflict, match=r"uid|modified"):
         await applier.apply(scene.inference, Outcome(apply=(scene.config_map(a="2"),)))
     assert (await scene.live(CONFIG_MAP))["data"] == {"a": "theirs"}
 
