@@ -58,11 +58,15 @@ verify: generate  ## generated files are what the code generates, and valid
 	git diff --exit-code -- crds docs
 	$(BIN)/pytest -q tests/contract -m "not cluster"
 
-bench: control-plane  ## timings of the planner, in one run, and what the node agent costs (10 minutes)
+bench: control-plane  ## timings of the planner, what the node agent costs, the operator with 1,000 objects (half an hour)
 	$(BIN)/python tests/bench/bench_plan.py
 	$(BIN)/python tests/bench/bench_agent.py
+	$(BIN)/python tests/bench/bench_scale.py
+
+soak: control-plane  ## whether operator or node agent grow under churn (MINUTES=30)
+	$(BIN)/python tests/bench/bench_soak.py $(or $(MINUTES),30)
 
 clean:       ## what was built in this folder (not the cache)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
 
-.PHONY: help setup control-plane demo test test-chaos test-engine test-e2e lint generate verify bench clean
+.PHONY: help setup control-plane demo test test-chaos test-engine test-e2e lint generate verify bench soak clean

@@ -844,7 +844,7 @@ def parse_spec(raw: Mapping[str, object], *, metadata: Mapping[str, object] | No
 
     `metadata` adds the rules for the object's name. Raises SpecErrors with every fault that can be told at once.
     """
-    found = [] if metadata is None else _name_faults(metadata)
+    found = [] if metadata is None else name_faults(metadata)
     try:
         spec = judged(HiSparseInferenceSpec, raw, "spec")
     except SpecErrors as error:
@@ -865,7 +865,8 @@ def parse_manifest(manifest: Mapping[str, object]) -> HiSparseInferenceSpec:
     return parse_spec(spec, metadata=metadata if isinstance(metadata, Mapping) else None)
 
 
-def _name_faults(metadata: Mapping[str, object]) -> list[SpecError]:
+def name_faults(metadata: Mapping[str, object]) -> list[SpecError]:
+    """What is wrong with an object's name; nothing where it has none yet."""
     if metadata.get("name") is None:
         return []
     messages = (rule.fault({"metadata": metadata}) for rule in NAME_RULES)

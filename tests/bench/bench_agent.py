@@ -103,6 +103,14 @@ class Agent:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
             return str(answer.read().decode())
 
+    @property
+    def ready(self) -> bool:
+        """Whether it has judged its node; False while there is no page yet."""
+        try:
+            return bool(self.page("/readyz"))
+        except OSError:
+            return False
+
     def pids(self) -> dict[str, int]:
         """Its processes by what they are."""
         own = self.process.pid

@@ -1,9 +1,10 @@
+import json
 from typing import Any
 
 import pytest
 
 from hisparse_operator.cluster.cache import Cache, Key
-from hisparse_operator.kinds import BY_NAME, INFERENCE, NODE, Kind
+from hisparse_operator.kinds import BY_NAME, FIELD_MANAGER, INFERENCE, NODE, POD, Kind
 
 SERVICE = BY_NAME["v1", "Service"]
 KEY = Key("team", "glm")
@@ -108,3 +109,35 @@ def test_inferences_are_found_by_key() -> None:
     assert cache.keys() == (KEY,)
     assert cache.inference(KEY) == {"metadata": meta}
     assert cache.inference(Key("team", "other")) is None
+
+
+def test_of_a_pod_is_kept_what_its_template_does_not_say_and_of_owners_who_they_are() -> None:
+    cache = Cache()
+    engine = {"name": "engine", "env": [{"name": "A", "value": "b"}], "resources": {"limits": {"memory": "1Gi"}}}
+    pod = {
+        "metadata": service(1)["metadata"] | {"managedFields": [{"manager": "kubelet", "fieldsV1": {"f:status": {}}}]},
+        "spec": {"nodeName": "gpu-0", "volumes": [{"name": "x"}], "containers": [engine]},
+        "status": {"phase": "Running"},
+    }
+    cache.put(POD, pod)
+    (kept,) = cache.children(POD, KEY)
+    assert kept["spec"] == {
+        "nodeName": "gpu-0",
+        "containers": [{"name": "engine", "resources": {"limits": {"memory": "1Gi"}}}],
+    }
+    assert kept["status"] == {"phase": "Running"}
+    assert "managedFields" not in kept["metadata"]
+    assert pod["spec"]["volumes"], "what came is not changed"
+
+
+def test_the_fields_of_other_managers_are_dropped_and_ours_kept_once_for_all_objects() -> None:
+    cache = Cache()
+    ours = {"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": {"f:spec": {"f:ports": {}}, "k:uid": {}}}
+    theirs = {"manager": "kubectl-edit", "operation": "Update", "time": "2026-11-30T00:00:00Z"}
+    for name in ("glm", "glm-b"):
+        item = service(1, name, name)
+        item["metadata"]["managedFields"] = [json.loads(json.dumps(ours)), theirs | {"fieldsV1": {"f:spec": {}}}]
+        cache.put(SERVICE, item)
+    one, other = cache.children(SERVICE, KEY)
+    assert one["metadata"]["managedFields"] == [ours, theirs]
+    assert one["metadata"]["managedFields"][0]["fieldsV1"] is other["metadata"]["managedFields"][0]["fieldsV1"]

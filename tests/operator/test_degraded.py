@@ -445,3 +445,11 @@ def test_at_rest_nothing_is_written_however_often_the_agent_reports() -> None:
         cluster.now += timedelta(minutes=1)
         cluster.report("n0", LINKS)
         assert cluster.operate() == 0
+
+
+def test_a_first_pod_on_a_node_without_an_agent_is_no_event() -> None:
+    cluster = SmallCluster(dense(), [node("n0")])
+    cluster.report_sight = Sight.SEEN
+    cluster.settle()
+    assert cluster.reason(DEGRADED) == "Unknown/NodeNotReported"
+    assert "NodeNotReported" not in [event.reason for event in cluster.events]

@@ -22,12 +22,14 @@ from hisparse_operator.kinds import EVENT, FIELD_MANAGER, INFERENCE, LABEL, POD,
 from hisparse_operator.world import Event, Object, Outcome
 
 log: Final = structlog.get_logger(__name__)
-_REMEMBERED: Final = 8192
+_REMEMBERED: Final = 32768
 REPEAT_S: Final = 10.0
 """An Event of a transition that comes back is counted, at most so often."""
 REPEAT_RARELY_S: Final = 600.0
 """The same for one that each try would post again."""
 _REPLICA_SET: Final = "ReplicaSet"
+_OF_NO_OBJECT: Final = "1"
+"""A resource version: etcd's first, older than any object."""
 
 
 class ChildTakenError(HiSparseError):
@@ -103,7 +105,10 @@ class Applier:
         self._contest = contest or Contest()
 
     async def apply(self, inference: Object, outcome: Outcome) -> Applied:
-        """Make it so. Raises ChildTakenError before anything is written, Transient and ApiError as they come."""
+        """Make it so, in order, up to a child that somebody else has: that is a ChildTakenError.
+
+        What makes or ends pods comes last, so none has moved by then. Transient and ApiError are raised as they come.
+        """
         pending = [
             (kind, document, live)
             for document in outcome.apply
@@ -137,28 +142,21 @@ class Applier:
         return children, waits
 
     async def _look(self, inference: Object, document: Object) -> tuple[Kind, Object | None]:
-        """The live object that a document is about. One that the watches do not know is asked for.
-
-        It could exist without our labels, and then it is not ours.
-        """
+        """The object that a document is about, as the watches know it. A pod that they do not know is asked for."""
         kind = kind_of(document["apiVersion"], document["kind"])
         meta = document["metadata"]
         if meta.get("namespace") != inference["metadata"]["namespace"]:
             raise ValueError(f"{kind.kind} {meta['name']} is not in the namespace of its inference")
         live = self._cache.get(kind, meta["namespace"], meta["name"])
-        if live is None:
+        if live is None and kind is POD:
             live = await self._api.get(kind, meta["namespace"], meta["name"])
         if live is not None:
-            # a pod belongs to its ReplicaSet; we only mark it, and the document's uid says which one we mean
-            if kind is not POD and (owner := owner_of(live, inference)):
-                raise ChildTakenError(kind.kind, meta["name"], owner)
-            if live["metadata"].get("deletionTimestamp"):
-                raise Transient(f"{kind.kind} {meta['name']} is still being deleted", retry_seconds=1)
+            _check_ours(inference, kind, live)
         return kind, live
 
     async def _apply_child(self, inference: Object, kind: Kind, document: Object, live: Object | None) -> float:
         """Write a child; not 0 are the seconds that this has to wait."""
-        meta = document["metadata"]
+        meta, wanted = document["metadata"], document
         place, sent = _place(kind, document, ""), _digest(document)
         # the same once more: somebody has changed or deleted it since
         undone = kind is not POD and self._sent.get(place) == sent
@@ -168,14 +166,23 @@ class Applier:
             # with the uid the API server refuses to make a new object or to change a namesake
             known = {part: live["metadata"][part] for part in ("uid", "resourceVersion")}
             document = {**document, "metadata": known | meta}
-        # without force a namesake made since we looked is not overwritten: its fields conflict
+        elif kind is not POD:
+            # One that the watches do not know may exist without our labels, and then it is not ours. No object has this
+            # version, so the API server makes a new one or refuses.
+            document = {**document, "metadata": {"resourceVersion": _OF_NO_OBJECT, **meta}}
         try:
             answer = await self._api.apply(kind, document, FIELD_MANAGER, force=live is not None)
         except Conflict:
-            await self._look_again(kind, meta["namespace"], meta["name"])
-            raise
+            if live is not None or kind is POD:
+                await self._look_again(kind, meta["namespace"], meta["name"])
+                raise
+            unseen = await self._api.get(kind, meta["namespace"], meta["name"])
+            if unseen is None:
+                raise
+            _check_ours(inference, kind, unseen)
+            return await self._apply_child(inference, kind, wanted, unseen)
         except ApiError as error:
-            error.document = document
+            error.document = wanted
             raise
         self._cache.put(kind, answer)
         self._settle(kind, answer, document)
@@ -328,6 +335,16 @@ class Applier:
         if not in_place(answer, document, manager, subresource):
             place = _place(kind, document, subresource)
             _remember(self._settled, place, _fingerprint(answer, document, manager, subresource))
+
+
+def _check_ours(inference: Object, kind: Kind, live: Object) -> None:
+    """Raise for an object that is not ours to write, and for one that is on its way out."""
+    name = live["metadata"]["name"]
+    # a pod belongs to its ReplicaSet; we only mark it, and the document's uid says which one we mean
+    if kind is not POD and (owner := owner_of(live, inference)):
+        raise ChildTakenError(kind.kind, name, owner)
+    if live["metadata"].get("deletionTimestamp"):
+        raise Transient(f"{kind.kind} {name} is still being deleted", retry_seconds=1)
 
 
 def _generation(inference: Object) -> int:

@@ -14,10 +14,32 @@ from typing import Any, Final
 
 from hisparse.nodes import breaker
 from hisparse.nodes.findings import State
-from hisparse_operator.kinds import CHILDREN, INFERENCE, LABEL, NODE, NODE_POLICY, NODE_REPORT, POD, POOL_LEASE, Kind
+from hisparse_operator.cluster.pool import Pool
+from hisparse_operator.kinds import (
+    CHILDREN,
+    FIELD_MANAGER,
+    INFERENCE,
+    LABEL,
+    NODE,
+    NODE_POLICY,
+    NODE_REPORT,
+    POD,
+    POOL_LEASE,
+    STATUS_MANAGER,
+    Kind,
+)
 from hisparse_operator.world import Object, Sight
 
 _GRAVES: Final = 4096
+_OF_THE_TEMPLATE: Final = frozenset(
+    {"affinity", "securityContext", "tolerations", "topologySpreadConstraints", "volumes"}
+)
+_OF_THE_CONTAINER: Final = frozenset(
+    {"args", "command", "env", "envFrom", "lifecycle", "securityContext", "volumeMounts"}
+)
+_LARGEST: Final = {"ControllerRevision": "data", "ReplicaSet": "spec"}
+"""What is large, changes seldom and is much the same in many objects."""
+_OURS: Final = (FIELD_MANAGER, STATUS_MANAGER)
 _TOLD_STATES: Final = frozenset({State.CRITICAL.value, State.WARN.value, State.UNKNOWN.value})
 
 
@@ -101,6 +123,15 @@ def pool_facts(lease: Object) -> Object:
     return {"apiVersion": POOL_LEASE.api_version, "kind": POOL_LEASE.kind, "metadata": kept | {"annotations": said}}
 
 
+def pod_facts(pod: Object) -> Object:
+    """A pod without what its ReplicaSet's template says as well: half of it, and there are more pods than anything."""
+    spec = {key: value for key, value in (pod.get("spec") or {}).items() if key not in _OF_THE_TEMPLATE}
+    for sort in ("initContainers", "containers"):
+        if sort in spec:
+            spec[sort] = [{key: one[key] for key in one if key not in _OF_THE_CONTAINER} for one in spec[sort]]
+    return {**pod, "spec": spec}
+
+
 def slim(kind: Kind, item: Object) -> Object:
     """The parts worth keeping in memory."""
     if kind == NODE:
@@ -109,11 +140,20 @@ def slim(kind: Kind, item: Object) -> Object:
         return report_facts(item)
     if kind == POOL_LEASE:
         return pool_facts(item)
-    if kind.kind in ("Pod", "EndpointSlice") and "managedFields" in item["metadata"]:
-        # we never write these, so who owns which field of them is of no use
-        meta = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
-        return {**item, "metadata": meta}
-    return item
+    if kind == POD:
+        item = pod_facts(item)
+    meta = item["metadata"]
+    if "managedFields" not in meta:
+        return item
+    # we never write these two, so who owns which field of them is of no use
+    owners = [] if kind.kind in ("Pod", "EndpointSlice") else [_owner(entry) for entry in meta["managedFields"]]
+    rest = {key: value for key, value in meta.items() if key != "managedFields"}
+    return {**item, "metadata": rest | ({"managedFields": owners} if owners else {})}
+
+
+def _owner(entry: Object) -> Object:
+    """An entry of managedFields: of somebody else's it is never asked which fields they are, only whose."""
+    return {key: value for key, value in entry.items() if key != "fieldsV1" or entry.get("manager") in _OURS}
 
 
 def _same(old: Object, new: Object) -> bool:
@@ -137,6 +177,8 @@ class Cache:
             kind: {} for kind in (INFERENCE, NODE, NODE_REPORT, NODE_POLICY, POOL_LEASE, *CHILDREN)
         }
         self._children: dict[Kind, dict[Key, set[tuple[str, str]]]] = {kind: defaultdict(set) for kind in CHILDREN}
+        self._pool = Pool()
+        self._whole: dict[Kind, tuple[Object, ...]] = {}
         self._graves: OrderedDict[str, float] = OrderedDict()
         self._sights: dict[Kind, Sight] = {}
 
@@ -154,7 +196,7 @@ class Cache:
         return tuple(self._items[kind][place] for place in sorted(places))
 
     def nodes(self) -> tuple[Object, ...]:
-        """All nodes, by name."""
+        """All nodes, by name. The very same tuple until one changes in what matters (decide/recall.py counts on it)."""
         return self._all(NODE)
 
     def node_reports(self) -> tuple[Object, ...]:
@@ -197,11 +239,12 @@ class Cache:
         known = max(self._graves.get(meta["uid"], 0), 0 if old is None else version(old))
         if version(item) <= known:
             return None
-        new = slim(kind, item)
+        new = self._shared(kind, slim(kind, item), old)
         self._items[kind][place] = new
         self._index(kind, place, old, new)
         if kind in (NODE, POOL_LEASE) and old is not None and _same(old, new):
             return None
+        self._whole.pop(kind, None)
         return Change(kind, old, new)
 
     def remove(self, kind: Kind, item: Object, *, dead: bool = False) -> Change | None:
@@ -217,6 +260,7 @@ class Cache:
         if old is None or old["metadata"]["uid"] != meta["uid"]:
             return None
         del self._items[kind][place]
+        self._whole.pop(kind, None)
         self._index(kind, place, old, None)
         return Change(kind, old, None)
 
@@ -235,7 +279,25 @@ class Cache:
         return tuple(change for change in changes if change is not None)
 
     def _all(self, kind: Kind) -> tuple[Object, ...]:
-        return tuple(item for _, item in sorted(self._items[kind].items(), key=lambda pair: pair[0]))
+        found = self._whole.get(kind)
+        if found is None:
+            found = self._whole[kind] = tuple(self._items[kind][place] for place in sorted(self._items[kind]))
+        return found
+
+    def _shared(self, kind: Kind, new: Object, old: Object | None) -> Object:
+        """The same with its large parts shared: of one object over time, and among objects."""
+        meta, before = new["metadata"], {} if old is None else old["metadata"]
+        if "managedFields" in meta:
+            # the tree of what we own is as large as the object
+            owners = self._one(meta["managedFields"], before.get("managedFields"))
+            new = {**new, "metadata": {**meta, "managedFields": owners}}
+        part = _LARGEST.get(kind.kind)
+        if part is not None and part in new:
+            new = {**new, part: self._one(new[part], None if old is None else old.get(part))}
+        return new
+
+    def _one(self, value: object, before: object) -> object:
+        return before if value == before else self._pool.one(value)
 
     def _index(self, kind: Kind, place: tuple[str, str], old: Object | None, new: Object | None) -> None:
         if kind not in self._children:

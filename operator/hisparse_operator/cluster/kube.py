@@ -249,15 +249,16 @@ class Api:
         code = "error"
         try:
             async with asyncio.timeout(limit):
-                request = await self._client.param_serialize(
+                _, url, headers, *_ = await self._client.param_serialize(
                     method,
                     path,
                     query_params=[(key, value) for key, value in (query or {}).items() if value is not None],
                     header_params={"Accept": accept, "Content-Type": content},
-                    body=body,
                     auth_settings=["BearerToken"],
                 )
-                answer = await self._client.call_api(*request, _request_timeout=aiohttp.ClientTimeout(total=limit))
+                # past param_serialize, which copies every value of the body to look for models of the client's own
+                timeout = aiohttp.ClientTimeout(total=limit)
+                answer = await self._client.call_api(method, url, headers, body, _request_timeout=timeout)
                 text: bytes = await answer.read()  # type: ignore[no-untyped-call]
             code = str(answer.status)
             if answer.status not in _OK:

@@ -30,6 +30,23 @@ _SAID_TWICE: Final = ("kopf._core.reactor.orchestration", "kopf._core.reactor.ru
 """Loggers of kopf that write a traceback of an error that then reaches us, who tell of it."""
 
 
+class _NoDiffs(kopf.DiffBaseStorage):
+    """Compares nothing with what it was: kopf would copy each object of each event for handlers that we do not have."""
+
+    def build(self, *, body: kopf.Body, extra_fields: object = None) -> kopf.BodyEssence:
+        """No part of an object is of interest."""
+        del body, extra_fields
+        return {}
+
+    def fetch(self, *, body: kopf.Body) -> None:
+        """Nothing was stored."""
+        del body
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        """Nothing is stored: kopf writes nothing here."""
+        del body, patch, essence
+
+
 class Pacer:
     """Lets a burst of requests for one path begin at once, and then one each interval.
 
@@ -118,6 +135,7 @@ def settings(kinds: Collection[Kind]) -> kopf.OperatorSettings:
     found = kopf.OperatorSettings()
     found.peering.standalone = True
     found.posting.enabled = False
+    found.persistence.diffbase_storage = _NoDiffs()
     found.scanning.disabled = True  # needs no rights on namespaces and CRDs
     found.process.ultimate_exiting_timeout = None
     found.queueing.exit_timeout = 0.1  # our handlers never wait

@@ -50,6 +50,7 @@ class Children:
         launch = self.intent.target.launch if self.intent.target else {}
         return int((launch.get("engine") or {}).get("port", 8000))
 
+    @cached_property
     def documents(self) -> tuple[dict[str, Any], ...]:
         """What should be, in the order of writing: first what is remembered, last what makes or ends pods."""
         target = self.intent.target
@@ -67,14 +68,14 @@ class Children:
 
     def conflicts(self) -> tuple[str, ...]:
         """Names that we need and somebody else has."""
-        return tuple(f"{doc['kind']} {name_of(doc)}" for doc in self.documents() if self.kin.is_foreign(doc))
+        return tuple(f"{doc['kind']} {name_of(doc)}" for doc in self.documents if self.kin.is_foreign(doc))
 
     def writable(self) -> tuple[dict[str, Any], ...]:
         """The documents without those that have to wait until another object of that name is gone."""
         going = {(kind, name_of(obj)) for kind, obj in self._live() if is_going(obj)}
         going |= {(kind, name_of(live)) for _, kind, live in self._spoiled}
         return tuple(
-            doc for doc in self.documents() if not self.kin.is_foreign(doc) and (doc["kind"], name_of(doc)) not in going
+            doc for doc in self.documents if not self.kin.is_foreign(doc) and (doc["kind"], name_of(doc)) not in going
         )
 
     def deletions(self) -> tuple[Ref, ...]:

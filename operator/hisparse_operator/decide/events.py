@@ -18,6 +18,9 @@ _QUIET: Final = frozenset(
 """Reasons that are on the way to something: a condition shows them, an Event would be noise."""
 
 
+_BEFORE_READY: Final = (ConditionType.SCHEDULED, ConditionType.WORKLOAD_READY, ConditionType.AVAILABLE)
+
+
 def events(scene: Scene, judged: Sequence[Condition], status: Mapping[str, Any]) -> tuple[Event, ...]:
     """What is worth telling about this pass. At a fixed point: nothing."""
     told = (*_rollout(scene, status), *_conditions(scene, judged), *_strays(scene), *_failure(scene, status))
@@ -66,8 +69,12 @@ def _rollout(scene: Scene, status: Mapping[str, Any]) -> Iterator[Event]:
 
 def _conditions(scene: Scene, judged: Sequence[Condition]) -> Iterator[Event]:
     old = scene.before.get("conditions") or ()
+    ready = next((one for one in judged if one.type is ConditionType.READY), None)
+    gets_ready = ready is not None and ready.true and status_of(old, ConditionType.READY).get("status") != "True"
     for condition in judged:
         before = status_of(old, condition.type)
+        if gets_ready and condition.true and condition.type in _BEFORE_READY:
+            continue  # Ready says as much, and one Event is better than four
         same = before.get("status") == condition.status.value and before.get("reason") == condition.reason.value
         if same and (condition.type is not ConditionType.ACCEPTED or before.get("message") == condition.message):
             continue
@@ -75,6 +82,8 @@ def _conditions(scene: Scene, judged: Sequence[Condition]) -> Iterator[Event]:
             continue  # a step of a rollout
         if condition.reason is Reason.NEW_REVISION_FAILING and not scene.old:
             continue  # WorkloadReady says as much
+        if condition.type is ConditionType.DEGRADED and before.get("reason") == Reason.NO_PODS_ON_NODES.value:
+            before = {}  # nothing was known of any node, so nothing is lost
         if (event := _event(condition, str(before.get("status", "")))) is not None:
             yield event
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from hisparse.errors import SpecError, SpecErrors
 from hisparse.model import ModelFacts, needs_hub
-from hisparse.spec import HiSparseInferenceSpec, parse_spec
+from hisparse.spec import HiSparseInferenceSpec
 from hisparse_operator.decide import planning, planstatus, render, revisions, shapes
 from hisparse_operator.decide.conditions import Condition, Status
 from hisparse_operator.decide.identity import Parent
 from hisparse_operator.decide.planning import Planned
 from hisparse_operator.decide.reasons import ConditionType, Reason
+from hisparse_operator.decide.recall import REMEMBERED, Same, spec_of
 from hisparse_operator.decide.revisions import Revision
 from hisparse_operator.settings import OperatorSettings
-from hisparse_operator.world import World
+from hisparse_operator.world import HubFiles, Object, World
 
 
 @dataclass(frozen=True)
@@ -44,14 +47,14 @@ class Intent:
 def hub_model(world: World) -> tuple[str, str] | None:
     """The repository and revision whose files on the hub are needed; None where nothing would be done with them."""
     try:
-        spec = parse_spec(world.inference.get("spec") or {}, metadata=world.inference["metadata"])
+        spec = spec_of(world.inference)
     except SpecError:
         return None
     source = spec.model.hugging_face
     if source is None or not needs_hub(spec.model):
         return None
     known = revisions.read(world)
-    digest = revisions.intent_hash(spec, revisions.sticky_template_version(spec, known))
+    digest = _digest(Same(spec), revisions.sticky_template_version(spec, known))
     if revisions.by_hash(known, digest) is not None:
         return None  # frozen: what the hub says today changes nothing
     return source.repo, source.revision or "main"
@@ -67,28 +70,22 @@ def resolve(world: World, parent: Parent, known: tuple[Revision, ...], settings:
 def _resolve(world: World, parent: Parent, known: tuple[Revision, ...], settings: OperatorSettings) -> Intent:
     held = _held(world, known)
     try:
-        spec = parse_spec(world.inference.get("spec") or {}, metadata=world.inference["metadata"])
+        spec = spec_of(world.inference)
     except SpecError as error:
         return Intent(_refused(error, Reason.INVALID_SPEC), target=held)
-    if wrong := shapes.faults(spec):
+    if wrong := _shape_faults(Same(spec)):
         return Intent(_refused(SpecErrors(wrong), Reason.INVALID_SPEC), target=held)
     template_version = revisions.sticky_template_version(spec, known)
-    digest = revisions.intent_hash(spec, template_version)
+    digest = _digest(Same(spec), template_version)
     found = revisions.by_hash(known, digest)
-    try:
-        facts = planning.model_facts(spec, world.hub)
-    except SpecError as error:
-        return Intent(_refused(error, Reason.UNSUPPORTED_MODEL), spec=spec, digest=digest, target=found or held)
-    try:
-        if isinstance(facts, ModelFacts):
-            planning.check(spec, facts)
-    except SpecError as error:
-        return Intent(_refused(error, Reason.INVALID_SPEC), spec=spec, digest=digest, target=found or held)
+    facts = _facts(Same(spec), Same(world.hub))
+    if isinstance(facts, Condition):
+        return Intent(facts, spec=spec, digest=digest, target=found or held)
 
     accepted = Condition(ConditionType.ACCEPTED, Status.TRUE, Reason.VALID, "the spec can be used as it is")
     if isinstance(facts, Planned):
         return Intent(accepted, spec, facts, digest, revisions.newest(found, known) if found else held)
-    planned = planning.plan_for(spec, facts, world.nodes, settings)
+    planned = _planner(Same(world.nodes), settings)(Same(spec), Same(facts))
     if found is not None:
         return Intent(accepted, spec, planned, digest, revisions.newest(found, known))
     if not planned.runs or spec.paused or spec.plan_only:
@@ -124,6 +121,44 @@ def _held(world: World, known: tuple[Revision, ...]) -> Revision | None:
     """The revision that was wanted last: the status says it; the highest number does where the status is lost."""
     said = (world.inference.get("status") or {}).get("updateRevision")
     return revisions.by_hash(known, said) or (known[-1] if known else None)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _shape_faults(spec: Same[HiSparseInferenceSpec]) -> tuple[SpecError, ...]:
+    return shapes.faults(spec.value)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _digest(spec: Same[HiSparseInferenceSpec], template_version: int) -> str:
+    return revisions.intent_hash(spec.value, template_version)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _facts(spec: Same[HiSparseInferenceSpec], hub: Same[HubFiles | None]) -> ModelFacts | Planned | Condition:
+    """The model's facts, Planned where they cannot be had now, a Condition where the spec is refused for them."""
+    try:
+        facts = planning.model_facts(spec.value, hub.value)
+    except SpecError as error:
+        return _refused(error, Reason.UNSUPPORTED_MODEL)
+    try:
+        if isinstance(facts, ModelFacts):
+            planning.check(spec.value, facts)
+    except SpecError as error:
+        return _refused(error, Reason.INVALID_SPEC)
+    return facts
+
+
+@lru_cache(maxsize=2)
+def _planner(
+    nodes: Same[tuple[Object, ...] | None], settings: OperatorSettings
+) -> Callable[[Same[HiSparseInferenceSpec], Same[ModelFacts]], Planned]:
+    """Plans for these nodes. What was planned for the nodes as they were before goes with them."""
+
+    @lru_cache(maxsize=REMEMBERED)
+    def plan_for(spec: Same[HiSparseInferenceSpec], facts: Same[ModelFacts]) -> Planned:
+        return planning.plan_for(spec.value, facts.value, nodes.value, settings)
+
+    return plan_for
 
 
 def _refused(error: SpecError, reason: Reason) -> Condition:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Final
 
 from hisparse.plan import Mode, Plan, Shortfall, Term
 from hisparse.rounding import decimal, round_up
 from hisparse.status import HbmTerm, ModeStatus, PlanStatus
 from hisparse.units import MIB, format_bytes, format_quantity
+from hisparse_operator.decide.recall import REMEMBERED, Same
 
 _NOTE: Final = "today's plan would differ"
 
 
 def of_plan(plan: Plan) -> dict[str, Any]:
     """A plan that fits."""
+    return dict(_of_plan(Same(plan)))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _of_plan(same: Same[Plan]) -> dict[str, Any]:
+    plan = same.value
     host, seconds = plan.host, plan.seconds
     gain, speedup = plan.at_typical.gain, plan.at_typical.speedup
     status = PlanStatus(

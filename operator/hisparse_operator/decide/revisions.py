@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 from hisparse.engine import TEMPLATE_VERSION
@@ -81,6 +82,10 @@ class Revision:
 
     def plan_json(self) -> str:
         """The content of plan.json, byte for byte the same each time."""
+        return self._plan_json
+
+    @cached_property
+    def _plan_json(self) -> str:
         return json.dumps(self.launch, indent=2, sort_keys=True) + "\n"
 
 
