@@ -19,7 +19,7 @@ from hisparse_operator.cluster.kube import Api, ApiError, Conflict, NotFoundErro
 from hisparse_operator.cluster.ownership import in_place, owned_fields
 from hisparse_operator.decide.blocked import Hindrance, bounded
 from hisparse_operator.kinds import EVENT, FIELD_MANAGER, INFERENCE, LABEL, POD, STATUS_MANAGER, Kind, kind_of
-from hisparse_operator.world import Event, Object, Outcome
+from hisparse_operator.world import Event, Object, Outcome, Ref
 
 log: Final = structlog.get_logger(__name__)
 _REMEMBERED: Final = 8192
@@ -122,7 +122,7 @@ class Applier:
             else:
                 children += 1
         for reference in outcome.delete:
-            children += await self._delete(key, reference.api_version, reference.kind, reference.name, reference.uid)
+            children += await self._delete(key, reference)
         return children, waits
 
     async def _look(self, inference: Object, document: Object) -> tuple[Kind, Object | None]:
@@ -135,6 +135,7 @@ class Applier:
         if meta.get("namespace") != inference["metadata"]["namespace"]:
             raise ValueError(f"{kind.kind} {meta['name']} is not in the namespace of its inference")
         live = self._cache.get(kind, meta["namespace"], meta["name"])
+        unseen = live is None
         if live is None:
             live = await self._api.get(kind, meta["namespace"], meta["name"])
         if live is not None:
@@ -143,7 +144,22 @@ class Applier:
                 raise ChildTakenError(kind.kind, meta["name"], owner)
             if live["metadata"].get("deletionTimestamp"):
                 raise Transient(f"{kind.kind} {meta['name']} is still being deleted", retry_seconds=1)
+            if unseen and kind is not POD:
+                await self._show(inference, kind, live)
         return kind, live
+
+    async def _show(self, inference: Object, kind: Kind, live: Object) -> None:
+        """Nothing was decided on this object of ours, as on how many pods a ReplicaSet has: the next pass shall.
+
+        The watches have not told of it yet, or never will, since it has lost our label. Always raises Transient.
+        """
+        meta, name = live["metadata"], inference["metadata"]["name"]
+        if (meta.get("labels") or {}).get(LABEL) != name:
+            patch = {"metadata": {"uid": meta["uid"], "labels": {LABEL: name}}}
+            live = await self._api.merge(kind, meta["namespace"], meta["name"], patch)
+            log.info("label given back", inference=f"{meta['namespace']}/{name}", kind=kind.kind, name=meta["name"])
+        self._cache.put(kind, live)
+        raise Transient(f"{kind.kind} {meta['name']} is ours, and the watches have not shown it yet", retry_seconds=1)
 
     async def _apply_child(self, inference: Object, kind: Kind, document: Object, live: Object | None) -> float:
         """Write a child; not 0 are the seconds that this has to wait."""
@@ -182,17 +198,17 @@ class Applier:
             log.warning("contested", place=place, message=event.message)
             await self.post(inference, event, repeat_s=REPEAT_RARELY_S)
 
-    async def _delete(self, key: Key, api_version: str, kind_name: str, name: str, uid: str | None) -> int:
-        kind = kind_of(api_version, kind_name)
+    async def _delete(self, key: Key, reference: Ref) -> int:
+        kind, name = kind_of(reference.api_version, reference.kind), reference.name
         live = self._cache.get(kind, key.namespace, name)
         if live is not None and live["metadata"].get("deletionTimestamp"):
             return 0
         try:
-            answer = await self._api.delete(kind, key.namespace, name, uid)
+            answer = await self._api.delete(kind, key.namespace, name, reference.uid, reference.version)
         except NotFoundError:
             answer = {}
         except Conflict:
-            return 0  # a namesake made since we looked; its event brings us back
+            return 0  # made or changed since we looked; its event brings us back
         if answer.get("kind") == kind.kind:  # it lingers (a pod in its grace period); else it is gone
             self._cache.put(kind, answer)
         elif live is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from hisparse.errors import SpecError, SpecErrors
 from hisparse.model import ModelFacts, needs_hub
-from hisparse.spec import HiSparseInferenceSpec, parse_spec
+from hisparse.spec import HiSparseInferenceSpec, parse_stored_spec
 from hisparse_operator.decide import planning, planstatus, render, revisions, shapes
 from hisparse_operator.decide.conditions import Condition, Status
 from hisparse_operator.decide.identity import Parent
@@ -44,7 +44,7 @@ class Intent:
 def hub_model(world: World) -> tuple[str, str] | None:
     """The repository and revision whose files on the hub are needed; None where nothing would be done with them."""
     try:
-        spec = parse_spec(world.inference.get("spec") or {}, metadata=world.inference["metadata"])
+        spec, _ = parse_stored_spec(world.inference.get("spec") or {}, metadata=world.inference["metadata"])
     except SpecError:
         return None
     source = spec.model.hugging_face
@@ -67,7 +67,7 @@ def resolve(world: World, parent: Parent, known: tuple[Revision, ...], settings:
 def _resolve(world: World, parent: Parent, known: tuple[Revision, ...], settings: OperatorSettings) -> Intent:
     held = _held(world, known)
     try:
-        spec = parse_spec(world.inference.get("spec") or {}, metadata=world.inference["metadata"])
+        spec, strange = parse_stored_spec(world.inference.get("spec") or {}, metadata=world.inference["metadata"])
     except SpecError as error:
         return Intent(_refused(error, Reason.INVALID_SPEC), target=held)
     if wrong := shapes.faults(spec):
@@ -85,7 +85,7 @@ def _resolve(world: World, parent: Parent, known: tuple[Revision, ...], settings
     except SpecError as error:
         return Intent(_refused(error, Reason.INVALID_SPEC), spec=spec, digest=digest, target=found or held)
 
-    accepted = Condition(ConditionType.ACCEPTED, Status.TRUE, Reason.VALID, "the spec can be used as it is")
+    accepted = Condition(ConditionType.ACCEPTED, Status.TRUE, Reason.VALID, _accepted(strange))
     if isinstance(facts, Planned):
         return Intent(accepted, spec, facts, digest, revisions.newest(found, known) if found else held)
     planned = planning.plan_for(spec, facts, world.nodes, settings)
@@ -124,6 +124,16 @@ def _held(world: World, known: tuple[Revision, ...]) -> Revision | None:
     """The revision that was wanted last: the status says it; the highest number does where the status is lost."""
     said = (world.inference.get("status") or {}).get("updateRevision")
     return revisions.by_hash(known, said) or (known[-1] if known else None)
+
+
+def _accepted(strange: tuple[str, ...]) -> str:
+    if not strange:
+        return "the spec can be used as it is"
+    are = "is a field" if len(strange) == 1 else "are fields"
+    return (
+        f"the spec can be used; {', '.join(strange)} {are} of a newer CRD that this operator does not know and leaves "
+        "out: upgrade the operator"
+    )
 
 
 def _refused(error: SpecError, reason: Reason) -> Condition:
