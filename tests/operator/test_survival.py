@@ -15,6 +15,7 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
+    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -81,10 +82,16 @@ AT_REST = [dense(replicas=2, restartToken="b", paused=True), dense(replicas=2, p
 SHARED = ["Service", "ServiceAccount", "NetworkPolicy", "PodDisruptionBudget"]
 FROZEN = ["ControllerRevision", "ConfigMap"]
 
+KUBERNETES = ["collect", "control", "schedule", "start", "finish"]
+
 writes = st.integers(0, 12)
 age = st.integers(1, 6)
 which = st.integers(0, 9)
 some_kinds = st.frozensets(st.sampled_from(KINDS), min_size=1)
+
+
+noisy = precondition(lambda self: not self.quiet)
+"""A rule that takes pods, or asks for others."""
 
 
 class Survival(RuleBasedStateMachine):
@@ -96,9 +103,12 @@ class Survival(RuleBasedStateMachine):
         self.gone: list[dict[str, Any]] = []
         self.calm: frozenset[str] | None = None
         self.intruded = False
+        self.quiet = False
+        self.asleep = self.cluster.long_ago(0)
 
-    @initialize(replicas=st.integers(1, 3))
-    def first_made(self, replicas: int) -> None:
+    @initialize(replicas=st.integers(1, 3), quiet=st.booleans())
+    def first_made(self, replicas: int, *, quiet: bool) -> None:
+        self.quiet = quiet
         self.cluster.scale(replicas)
         rest(self.cluster)
         self.calm = self.pods()
@@ -118,14 +128,26 @@ class Survival(RuleBasedStateMachine):
     def writes_fail_in_the_middle_of_a_pass(self, writes: int, *, lost: bool) -> None:
         self.cluster.attempt(self.cluster.lagging(frozenset(), 0), writes, lost=lost)
 
+    @rule(rounds=st.integers(1, 4))
+    def rounds_go_by(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self.cluster.operate()
+            for actor in KUBERNETES:
+                getattr(self.cluster, actor)()
+
     @rule(kinds=some_kinds, age=age, writes=writes)
     def a_pass_sees_some_kinds_as_they_were(self, kinds: frozenset[str], age: int, writes: int) -> None:
         self.cluster.attempt(self.cluster.lagging(kinds, age), writes)
 
-    @rule(age=age, writes=writes)
-    def an_old_leader_wakes_up_in_the_middle_of_a_pass(self, age: int, writes: int) -> None:
+    @rule()
+    def a_leader_falls_asleep(self) -> None:
+        self.asleep = self.cluster.long_ago(0)
+        self.cluster.restart()
+
+    @rule(writes=writes)
+    def an_old_leader_wakes_up_in_the_middle_of_a_pass(self, writes: int) -> None:
         before = set(self.cluster.objects)
-        self.cluster.attempt(self.cluster.long_ago(age), writes, theirs=True)
+        self.cluster.attempt(self.asleep, writes, theirs=True)
         if any(kind == "ReplicaSet" for kind, _ in set(self.cluster.objects) - before):
             self.intruded = True
 
@@ -146,7 +168,7 @@ class Survival(RuleBasedStateMachine):
 
     # --- Kubernetes ---------------------------------------------------------------------------------------------
 
-    @rule(actor=st.sampled_from(["control", "schedule", "start", "finish", "collect"]))
+    @rule(actor=st.sampled_from(KUBERNETES))
     def kubernetes_acts(self, actor: str) -> None:
         getattr(self.cluster, actor)()
 
@@ -217,11 +239,18 @@ class Survival(RuleBasedStateMachine):
 
     # --- people and nodes, who mean it --------------------------------------------------------------------------
 
+    @noisy
     @rule(spec=st.one_of(st.sampled_from(GOOD), st.sampled_from(GOOD + OTHER + AT_REST)))
     def the_spec_is_edited(self, spec: dict[str, Any]) -> None:
         if spec | self.cluster.filled != self.cluster.inference["spec"]:
             self.calm = None
             self.cluster.edit(copy.deepcopy(spec))
+
+    @noisy
+    @rule(replicas=st.integers(0, 3))
+    def it_is_scaled(self, replicas: int) -> None:
+        self.calm = None
+        self.cluster.scale(replicas)
 
     @rule(spec=st.sampled_from(GOOD + OTHER))
     def an_edit_is_reverted_at_once(self, spec: dict[str, Any]) -> None:
@@ -229,11 +258,13 @@ class Survival(RuleBasedStateMachine):
         self.cluster.edit(copy.deepcopy(spec))
         self.cluster.edit(before)
 
+    @noisy
     @rule(which=which, replicas=st.integers(0, 3))
     def a_replica_set_is_scaled_by_hand(self, which: int, replicas: int) -> None:
         self.calm = None
         self.take("ReplicaSet", which, lambda key: self.cluster.tell(key[1], replicas))
 
+    @noisy
     @rule(which=which, how=st.sampled_from(["delete", "orphan", "lose", "by label"]))
     def a_replica_set_is_taken_away(self, which: int, how: str) -> None:
         self.calm = None
@@ -249,6 +280,7 @@ class Survival(RuleBasedStateMachine):
 
         self.take("ReplicaSet", which, away)
 
+    @noisy
     @rule(which=which, what=st.sampled_from(["evict", "hang", "unready", "unlabel", "fail", "orphan"]))
     def a_pod_is_hit(self, which: int, what: str) -> None:
         self.calm = None
@@ -285,6 +317,7 @@ class Survival(RuleBasedStateMachine):
         else:
             self.cluster.full.discard(name)
 
+    @noisy
     @rule(which=which)
     def a_node_vanishes(self, which: int) -> None:
         if not self.cluster.nodes:
