@@ -54,6 +54,12 @@ def spec(**rest: Any) -> dict[str, Any]:
     return {"model": model, "context": {"maxTokens": 65536}, "resources": {"gpus": 1}, **rest}
 
 
+def newer_operator(space: Namespace) -> Any:
+    found = space.operators.start("--resync", "2s", *IMAGES, program=("-c", NEWER))
+    space.until(lambda: found.leads() or found.process.poll() is not None, "the newer operator leads", 90)
+    return found
+
+
 def running(space: Namespace, replicas: int) -> None:
     def ready() -> bool:
         status = space.inference(NAME).get("status") or {}
@@ -91,7 +97,7 @@ def test_a_newer_operator_restarts_no_pod_and_says_what_it_would_do_otherwise(ev
     assert operator.stop() == 0
     written = len(space.writes())
 
-    operator = space.operators.leading("--resync", "2s", *IMAGES, program=("-c", NEWER))
+    operator = newer_operator(space)
 
     def warned() -> list[str]:
         found: list[str] = space.inference(NAME)["status"]["plan"].get("warnings") or []
@@ -114,7 +120,7 @@ def test_a_newer_operator_restarts_no_pod_and_says_what_it_would_do_otherwise(ev
     assert "elsewhere/engine:2" not in images
 
     # asked for, it comes
-    space.edit(NAME, {"restartToken": "take it"})
+    space.edit(NAME, {"restartToken": "take-it"})
     space.until(lambda: not kept.keys() & pods(space).keys(), "all pods are new", 90)
     running(space, 3)
     assert {one["spec"]["containers"][0]["image"] for one in items(space, "pods")} == {"elsewhere/engine:2"}
@@ -158,7 +164,7 @@ def test_a_newer_crd_under_a_running_operator_restarts_no_pod(everywhere: Namesp
     # the operator follows, and knows the field
     assert operator.process.poll() is None
     assert operator.stop() == 0
-    operator = space.operators.leading("--resync", "2s", *IMAGES, program=("-c", NEWER))
+    operator = newer_operator(space)
     space.until(lambda: accepted() == "the spec can be used as it is", "the field is known")
     space.settled()
     assert pods(space) == kept
