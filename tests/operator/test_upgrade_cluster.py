@@ -54,10 +54,14 @@ def spec(**rest: Any) -> dict[str, Any]:
     return {"model": model, "context": {"maxTokens": 65536}, "resources": {"gpus": 1}, **rest}
 
 
-def newer_operator(space: Namespace) -> Any:
-    found = space.operators.start("--resync", "2s", *IMAGES, program=("-c", NEWER))
-    space.until(lambda: found.leads() or found.process.poll() is not None, "the newer operator leads", 90)
+def leading(space: Namespace, *words: str, program: tuple[str, ...] = ("-m", "hisparse_operator")) -> Any:
+    found = space.operators.start("--resync", "2s", *words, program=program)
+    space.until(lambda: found.leads() or found.process.poll() is not None, "the operator leads", 90)
     return found
+
+
+def newer_operator(space: Namespace) -> Any:
+    return leading(space, *IMAGES, program=("-c", NEWER))
 
 
 def running(space: Namespace, replicas: int) -> None:
@@ -90,7 +94,7 @@ def templates(space: Namespace) -> list[tuple[str, int, Any]]:
 
 def test_a_newer_operator_restarts_no_pod_and_says_what_it_would_do_otherwise(everywhere: Namespace) -> None:
     space = everywhere
-    operator = space.operators.leading("--resync", "2s")
+    operator = leading(space)
     space.create(NAME, **spec(replicas=2))
     running(space, 2)
     kept, made, children = pods(space), templates(space), space.settled()
@@ -142,7 +146,7 @@ def newer_crd(everywhere: Namespace) -> Iterator[str]:
 
 def test_a_newer_crd_under_a_running_operator_restarts_no_pod(everywhere: Namespace, newer_crd: str) -> None:
     space = everywhere
-    operator = space.operators.leading("--resync", "2s")
+    operator = leading(space)
     space.create(NAME, **spec())
     running(space, 1)
     kept, made = pods(space), deepcopy(templates(space))
