@@ -39,6 +39,27 @@ def judged(model: type[_Model], raw: Mapping[str, object], root: str) -> _Model:
     raise SpecErrors(SpecError(_field(root, path), message) for path, message in faults)
 
 
+def known(model: type[BaseModel], raw: Mapping[str, object], root: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The mapping without fields that the model does not have, and the paths of those below `root`."""
+    document = json.loads(json.dumps(raw, default=str))
+    paths = list(_strange(model, document, ()))
+    return _without(document, paths), tuple(_field(root, path) for path in paths)
+
+
+def _strange(model: type[BaseModel], value: object, path: _Path) -> Iterator[_Path]:
+    if isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from _strange(model, item, (*path, place))
+    if not isinstance(value, dict):
+        return
+    blocks = {to_camel(name): list(_models(field.annotation)) for name, field in model.model_fields.items()}
+    for step, given in value.items():
+        if step not in blocks:
+            yield (*path, step)
+        elif len(blocks[step]) == 1:
+            yield from _strange(blocks[step][0], given, (*path, step))
+
+
 def _validated(model: type[_Model], document: object) -> _Model:
     return model.model_validate_json(json.dumps(document), by_alias=True, by_name=False)
 

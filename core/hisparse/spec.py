@@ -17,7 +17,7 @@ from pydantic import Field
 
 from hisparse.dialect import DIALECTS
 from hisparse.errors import SpecError, SpecErrors
-from hisparse.faults import judged
+from hisparse.faults import judged, known
 from hisparse.fields import (
     AbsolutePath,
     Annotations,
@@ -852,6 +852,17 @@ def parse_spec(raw: Mapping[str, object], *, metadata: Mapping[str, object] | No
     if found:
         raise SpecErrors(found)
     return spec
+
+
+def parse_stored_spec(
+    raw: Mapping[str, object], *, metadata: Mapping[str, object]
+) -> tuple[HiSparseInferenceSpec, tuple[str, ...]]:
+    """The spec as the API server keeps it, and the fields in it that this release does not know. Raises SpecErrors.
+
+    The API server drops what its CRD does not have, so such a field is of a newer CRD, which may have filled it in.
+    """
+    document, strange = known(HiSparseInferenceSpec, raw, "spec")
+    return parse_spec(document, metadata=metadata), strange
 
 
 def parse_manifest(manifest: Mapping[str, object]) -> HiSparseInferenceSpec:

@@ -59,12 +59,17 @@ class World:
 
 @dataclass(frozen=True)
 class Ref:
-    """One object of the inference's namespace. uid guards a delete: never a namesake made since we looked."""
+    """One object of the inference's namespace.
+
+    uid guards a delete: never a namesake made since we looked. version does too: never an object that was changed
+    since, as a ReplicaSet without pods that another leader has filled again.
+    """
 
     api_version: str
     kind: str
     name: str
     uid: str | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True)

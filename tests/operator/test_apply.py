@@ -15,7 +15,8 @@ from hisparse_operator.cluster.cache import Cache
 from hisparse_operator.cluster.contest import Contest
 from hisparse_operator.cluster.kube import Api, ApiError, Conflict, LeaseLostError, load_configuration
 from hisparse_operator.cluster.ownership import in_place
-from hisparse_operator.kinds import BY_NAME, EVENT, FIELD_MANAGER, INFERENCE, STATUS_MANAGER, Kind
+from hisparse_operator.decide.identity import ref
+from hisparse_operator.kinds import BY_NAME, EVENT, FIELD_MANAGER, INFERENCE, LABEL, STATUS_MANAGER, Kind
 from hisparse_operator.world import Event, Outcome, Ref
 from hisparse_testenv.shared import Cluster
 
@@ -282,6 +283,8 @@ async def test_a_users_object_without_owner_and_labels_is_not_taken_an_orphan_of
     with pytest.raises(ChildTakenError, match="belongs to somebody else"):
         await applier.apply(scene.inference, wanted)
     await scene.edit(CONFIG_MAP, {"metadata": {"labels": LABELS}})
+    with pytest.raises(Transient, match="have not shown it yet"):
+        await applier.apply(scene.inference, wanted)
     assert (await applier.apply(scene.inference, wanted)).children == 1
     assert (await scene.live(CONFIG_MAP))["metadata"]["ownerReferences"] == [scene.owner()]
 
@@ -314,6 +317,40 @@ async def test_a_namesake_made_behind_our_back_is_not_written(scene: Scene) -> N
     with pytest.raises(Conflict, match=r"uid|modified"):
         await applier.apply(scene.inference, Outcome(apply=(scene.config_map(a="2"),)))
     assert (await scene.live(CONFIG_MAP))["data"] == {"a": "theirs"}
+
+
+async def test_what_the_watches_have_not_shown_yet_is_not_written(scene: Scene) -> None:
+    """Another leader has made it: nothing was decided on it, as how many pods it has."""
+    behind = await scene.applier()
+    await (await scene.applier()).apply(scene.inference, Outcome(apply=(scene.config_map(a="1"),)))
+    with pytest.raises(Transient, match="have not shown it yet"):
+        await behind.apply(scene.inference, Outcome(apply=(scene.config_map(a="2"),)))
+    assert (await scene.live(CONFIG_MAP))["data"] == {"a": "1"}
+    assert (await behind.apply(scene.inference, Outcome(apply=(scene.config_map(a="2"),)))).children == 1
+
+
+async def test_what_has_lost_our_label_gets_it_back_and_nothing_else(scene: Scene) -> None:
+    """The watches do not show it, so that nothing was decided on it: its content may be what has to be kept."""
+    await (await scene.applier()).apply(scene.inference, Outcome(apply=(scene.config_map(a="1"),)))
+    await scene.edit(CONFIG_MAP, {"metadata": {"labels": {LABEL: None}}})
+    applier = await scene.applier()
+    with pytest.raises(Transient, match="have not shown it yet"):
+        await applier.apply(scene.inference, Outcome(apply=(scene.config_map(a="2"),)))
+    live = await scene.live(CONFIG_MAP)
+    assert live["data"] == {"a": "1"}
+    assert live["metadata"]["labels"][LABEL] == "glm"
+
+
+async def test_a_delete_does_not_take_what_was_changed_since(scene: Scene) -> None:
+    """A ReplicaSet without pods, say, that another leader has filled again."""
+    await (await scene.applier()).apply(scene.inference, Outcome(apply=(scene.config_map(a="1"),)))
+    applier = await scene.applier()
+    seen = await scene.live(CONFIG_MAP)
+    await scene.edit(CONFIG_MAP, {"data": {"a": "2"}})
+    gone = ref(seen, "v1", "ConfigMap")
+    assert await applier.apply(scene.inference, Outcome(delete=(gone,))) == Applied()
+    gone = ref(await scene.live(CONFIG_MAP), "v1", "ConfigMap")
+    assert (await applier.apply(scene.inference, Outcome(delete=(gone,)))).children == 1
 
 
 async def test_a_delete_names_the_very_object(scene: Scene) -> None:

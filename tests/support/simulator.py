@@ -1,10 +1,10 @@
 """A cluster in a dict: just enough API server, ReplicaSet controller, scheduler and kubelet to run a rollout on."""
 
-import copy
+import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from hisparse_operator.decide import admission
 from hisparse_operator.decide.conditions import status_of
@@ -58,6 +58,15 @@ def finding(check: str, subject: str, state: str = "Critical", **rest: Any) -> d
     stamp = START.strftime("%Y-%m-%dT%H:%M:%SZ")
     said = {"since": stamp, "reason": "Found", "message": f"{check} of {subject} is not as it should be."}
     return {"check": check, "subject": subject, "state": state, **said, **rest}
+
+
+_T = TypeVar("_T")
+
+
+def copied(value: _T) -> _T:
+    """A deep copy; much faster than copy.deepcopy, which these tests would spend most of their time in."""
+    made: _T = pickle.loads(pickle.dumps(value))  # noqa: S301 - our own
+    return made
 
 
 class RefusedError(Exception):
@@ -116,7 +125,7 @@ class SmallCluster:
     def decide(self) -> Outcome:
         """What the operator wants now; the world must not be changed by asking."""
         world = self.world()
-        before = copy.deepcopy(world)
+        before = copied(world)
         outcome = reconcile(world, self.now, self.settings)
         assert world == before, "reconcile changed its input"
         return outcome
@@ -135,7 +144,7 @@ class SmallCluster:
                 self.delete(reference.kind, reference.name)
                 writes += 1
         if outcome.status is not None and outcome.status != self.inference.get("status"):
-            self.inference["status"] = copy.deepcopy(outcome.status)
+            self.inference["status"] = copied(outcome.status)
             writes += 1
         self.events += outcome.events
         conditions = (outcome.status or {}).get("conditions", ())
@@ -157,21 +166,21 @@ class SmallCluster:
         if document["kind"] == "ReplicaSet" and "refused" in document["spec"]["template"]["metadata"]["annotations"]:
             raise RefusedError(key)
         if live is None:
-            created = copy.deepcopy(dict(document))
+            created = copied(dict(document))
             created["metadata"]["uid"] = self._uid()
             self.objects[key] = created
             return 1
         assert "deletionTimestamp" not in live["metadata"], f"{key} is being deleted"
-        wanted = copy.deepcopy(dict(document))
+        wanted = copied(dict(document))
         if document["kind"] == "ControllerRevision":
             assert live["data"] == wanted["data"], "the API server refuses a change of ControllerRevision.data"
         if document["kind"] == "ConfigMap" and live.get("immutable"):
             assert live["data"] == wanted["data"], "the API server refuses a change of an immutable ConfigMap"
         current = {name: live.get(name) for name in wanted if name != "metadata"}
-        labels = live["metadata"].get("labels")
-        if current == {name: value for name, value in wanted.items() if name != "metadata"} and labels == wanted[
-            "metadata"
-        ].get("labels"):
+        ours = {name: live["metadata"].get(name) for name in wanted["metadata"]}
+        if current == {name: value for name, value in wanted.items() if name != "metadata"} and (
+            ours == wanted["metadata"]
+        ):
             return 0
         live.update({name: value for name, value in wanted.items() if name != "metadata"})
         live["metadata"].update(wanted["metadata"])
@@ -354,7 +363,7 @@ class SmallCluster:
     def settle(self, rounds: int = 60) -> int:
         """Run everything until nothing changes. Returns the number of rounds."""
         for count in range(rounds):
-            before = copy.deepcopy((self.objects, self.inference))
+            before = copied((self.objects, self.inference))
             self.operate()
             self.collect()
             self.control()
@@ -401,7 +410,7 @@ class SmallCluster:
         return ({"metadata": {"name": "llama-x"}, "endpoints": endpoints},)
 
     def _make_pod(self, rs: Mapping[str, Any]) -> None:
-        template = copy.deepcopy(rs["spec"]["template"])
+        template = copied(rs["spec"]["template"])
         name = f"{rs['metadata']['name']}-{self._serial:05d}"
         metadata = template["metadata"] | {
             "name": name,
@@ -426,7 +435,7 @@ class SmallCluster:
 def rollouts(cluster: SmallCluster) -> Iterator[int]:
     """Run to rest, giving the number of serving pods after each step of anybody."""
     for _ in range(80):
-        before = copy.deepcopy((cluster.objects, cluster.inference))
+        before = copied((cluster.objects, cluster.inference))
         kubernetes = (cluster.collect, cluster.control, cluster.schedule, cluster.start, cluster.finish)
         for actor in (cluster.operate, *kubernetes):
             actor()

@@ -13,13 +13,13 @@ from typing import Any, Final
 import structlog
 
 from hisparse.errors import HiSparseError, Transient
-from hisparse_operator.cluster.cache import Cache, Change, Key, version
+from hisparse_operator.cluster.cache import Cache, Change, Key
 from hisparse_operator.cluster.contest import Contest, contested
 from hisparse_operator.cluster.kube import Api, ApiError, Conflict, NotFoundError
 from hisparse_operator.cluster.ownership import in_place, owned_fields
 from hisparse_operator.decide.blocked import Hindrance, bounded
 from hisparse_operator.kinds import EVENT, FIELD_MANAGER, INFERENCE, LABEL, POD, STATUS_MANAGER, Kind, kind_of
-from hisparse_operator.world import Event, Object, Outcome
+from hisparse_operator.world import Event, Object, Outcome, Ref
 
 log: Final = structlog.get_logger(__name__)
 _REMEMBERED: Final = 32768
@@ -138,7 +138,7 @@ class Applier:
             else:
                 children += 1
         for reference in outcome.delete:
-            children += await self._delete(key, reference.api_version, reference.kind, reference.name, reference.uid)
+            children += await self._delete(key, reference)
         return children, waits
 
     async def _look(self, inference: Object, document: Object) -> tuple[Kind, Object | None]:
@@ -153,6 +153,19 @@ class Applier:
         if live is not None:
             _check_ours(inference, kind, live)
         return kind, live
+
+    async def _unseen(self, inference: Object, kind: Kind, live: Object) -> Transient:
+        """Nothing was decided on this object of ours, as on how many pods a ReplicaSet has: the next pass shall.
+
+        The watches have not told of it yet, or never will, since it has lost our label.
+        """
+        meta, name = live["metadata"], inference["metadata"]["name"]
+        if (meta.get("labels") or {}).get(LABEL) != name:
+            patch = {"metadata": {"uid": meta["uid"], "labels": {LABEL: name}}}
+            live = await self._api.merge(kind, meta["namespace"], meta["name"], patch)
+            log.info("label given back", inference=f"{meta['namespace']}/{name}", kind=kind.kind, name=meta["name"])
+        self._cache.put(kind, live)
+        return Transient(f"{kind.kind} {meta['name']} is ours, and the watches have not shown it yet", retry_seconds=1)
 
     async def _apply_child(self, inference: Object, kind: Kind, document: Object, live: Object | None) -> float:
         """Write a child; not 0 are the seconds that this has to wait."""
@@ -180,7 +193,7 @@ class Applier:
             if unseen is None:
                 raise
             _check_ours(inference, kind, unseen)
-            return await self._apply_child(inference, kind, wanted, unseen)
+            raise await self._unseen(inference, kind, unseen) from None
         except ApiError as error:
             error.document = wanted
             raise
@@ -204,18 +217,18 @@ class Applier:
             log.warning("contested", place=place, message=event.message)
             await self.post(inference, event, repeat_s=REPEAT_RARELY_S)
 
-    async def _delete(self, key: Key, api_version: str, kind_name: str, name: str, uid: str | None) -> int:
-        kind = kind_of(api_version, kind_name)
+    async def _delete(self, key: Key, reference: Ref) -> int:
+        kind, name = kind_of(reference.api_version, reference.kind), reference.name
         live = self._cache.get(kind, key.namespace, name)
         if live is not None and live["metadata"].get("deletionTimestamp"):
             return 0
         try:
-            answer = await self._api.delete(kind, key.namespace, name, uid, None if live is None else version(live))
+            answer = await self._api.delete(kind, key.namespace, name, reference.uid, reference.version)
         except NotFoundError:
             answer = {}
         except Conflict:
             await self._look_again(kind, key.namespace, name)
-            return 0  # changed, or a namesake made, since we looked; that brings us back
+            return 0  # made or changed since we looked; that brings us back
         if answer.get("kind") == kind.kind:  # it lingers (a pod in its grace period); else it is gone
             self._cache.put(kind, answer)
         elif live is not None:

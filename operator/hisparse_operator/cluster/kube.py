@@ -209,12 +209,13 @@ class Api:
         return await self._write("update", kind, kind.path(meta.get("namespace"), meta["name"]), body=document)
 
     async def delete(
-        self, kind: Kind, namespace: str | None, name: str, uid: str | None, version: int | None = None
+        self, kind: Kind, namespace: str | None, name: str, uid: str | None, version: str | None = None
     ) -> dict[str, Any]:
         """Delete in the background; with a uid only that very object, with a version only as it was (else Conflict)."""
         body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        wanted = ({"uid": uid} if uid else {}) | ({"resourceVersion": str(version)} if version is not None else {})
-        precondition = {"preconditions": wanted} if wanted else {}
+        given = {"uid": uid, "resourceVersion": version}
+        conditions = {name: value for name, value in given.items() if value}
+        precondition = {"preconditions": conditions} if conditions else {}
         return await self._write("delete", kind, kind.path(namespace, name), body=body | precondition)
 
     async def log(self, kind: Kind, namespace: str, name: str, query: Mapping[str, Any]) -> str:

@@ -163,4 +163,4 @@ def named(objects: Iterable[Object], name: str) -> Object | None:
 
 def ref(obj: Object, api_version: str, kind: str) -> Ref:
     """A delete of exactly this object. Items of a list come without their kind, hence the arguments."""
-    return Ref(api_version, kind, name_of(obj), uid_of(obj))
+    return Ref(api_version, kind, name_of(obj), uid_of(obj), obj["metadata"].get("resourceVersion"))

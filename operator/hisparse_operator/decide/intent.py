@@ -47,7 +47,7 @@ class Intent:
 def hub_model(world: World) -> tuple[str, str] | None:
     """The repository and revision whose files on the hub are needed; None where nothing would be done with them."""
     try:
-        spec = spec_of(world.inference)
+        spec, _ = spec_of(world.inference)
     except SpecError:
         return None
     source = spec.model.hugging_face
@@ -70,7 +70,7 @@ def resolve(world: World, parent: Parent, known: tuple[Revision, ...], settings:
 def _resolve(world: World, parent: Parent, known: tuple[Revision, ...], settings: OperatorSettings) -> Intent:
     held = _held(world, known)
     try:
-        spec = spec_of(world.inference)
+        spec, strange = spec_of(world.inference)
     except SpecError as error:
         return Intent(_refused(error, Reason.INVALID_SPEC), target=held)
     if wrong := _shape_faults(Same(spec)):
@@ -82,7 +82,7 @@ def _resolve(world: World, parent: Parent, known: tuple[Revision, ...], settings
     if isinstance(facts, Condition):
         return Intent(facts, spec=spec, digest=digest, target=found or held)
 
-    accepted = Condition(ConditionType.ACCEPTED, Status.TRUE, Reason.VALID, "the spec can be used as it is")
+    accepted = Condition(ConditionType.ACCEPTED, Status.TRUE, Reason.VALID, _accepted(strange))
     if isinstance(facts, Planned):
         return Intent(accepted, spec, facts, digest, revisions.newest(found, known) if found else held)
     planned = _planner(Same(world.nodes), settings)(Same(spec), Same(facts))
@@ -121,6 +121,16 @@ def _held(world: World, known: tuple[Revision, ...]) -> Revision | None:
     """The revision that was wanted last: the status says it; the highest number does where the status is lost."""
     said = (world.inference.get("status") or {}).get("updateRevision")
     return revisions.by_hash(known, said) or (known[-1] if known else None)
+
+
+def _accepted(strange: tuple[str, ...]) -> str:
+    if not strange:
+        return "the spec can be used as it is"
+    are = "is a field" if len(strange) == 1 else "are fields"
+    return (
+        f"the spec can be used; {', '.join(strange)} {are} of a newer CRD that this operator does not know and leaves "
+        "out: upgrade the operator"
+    )
 
 
 @lru_cache(maxsize=REMEMBERED)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 from hisparse.errors import SpecErrors
-from hisparse.spec import HiSparseInferenceSpec, name_faults, parse_spec
+from hisparse.spec import HiSparseInferenceSpec, name_faults, parse_stored_spec
 from hisparse_operator.world import Object
 
 T = TypeVar("T")
@@ -33,17 +33,20 @@ class Same(Generic[T]):
         return isinstance(other, Same) and self.value is other.value
 
 
-def spec_of(inference: Object) -> HiSparseInferenceSpec:
-    """The spec of an object; for the same text the very same value. Raises SpecErrors."""
+def spec_of(inference: Object) -> tuple[HiSparseInferenceSpec, tuple[str, ...]]:
+    """The spec of an object, and the fields that only a newer CRD knows; for the same text the very same value.
+
+    Raises SpecErrors.
+    """
     raw, metadata = inference.get("spec") or {}, inference["metadata"]
     try:
         found = _sound(json.dumps(raw, default=str))
     except SpecErrors:
         found = None
     # what is wrong is told in one go, with the faults of the name
-    return parse_spec(raw, metadata=metadata) if found is None or name_faults(metadata) else found
+    return parse_stored_spec(raw, metadata=metadata) if found is None or name_faults(metadata) else found
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _sound(text: str) -> HiSparseInferenceSpec:
-    return parse_spec(json.loads(text))
+def _sound(text: str) -> tuple[HiSparseInferenceSpec, tuple[str, ...]]:
+    return parse_stored_spec(json.loads(text), metadata={})

@@ -90,8 +90,12 @@ class Revision:
 
 
 def intent_hash(spec: HiSparseInferenceSpec, template_version: int) -> str:
-    """The name of what the user asked for."""
-    intent = spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True, exclude=NOT_OF_THE_POD)
+    """The name of what the user asked for. A value that is the default asks for nothing: the API server may have
+    filled it in, and it did not when the field was new.
+    """
+    intent = spec.model_dump(
+        mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, exclude=NOT_OF_THE_POD
+    )
     text = json.dumps(
         {"intent": _without_empty(intent), "templateVersion": template_version}, sort_keys=True, separators=(",", ":")
     )
