@@ -193,6 +193,7 @@ class EventReason(StrEnum):
     UNAVAILABLE = "Unavailable"
     NOT_READY = "NotReady"
     STRAY_POD = "StrayPod"
+    CHILD_PUT_BACK = "ChildPutBack"
     INTERNAL_ERROR = "InternalError"
 
 
@@ -206,6 +207,7 @@ EVENT_MEANING: Final[Mapping[EventReason, str]] = MappingProxyType(
         EventReason.ENGINE_FAILED: "an engine container ended with a failure that was not known before",
         EventReason.UNAVAILABLE: "Available became False",
         EventReason.STRAY_POD: "a pod behind the Service belongs to no revision any more (its label was removed)",
+        EventReason.CHILD_PUT_BACK: "somebody changed or deleted a child, and the operator has put it back",
         EventReason.NOT_READY: "Ready became False",
         EventReason.INTERNAL_ERROR: "a bug in the operator; its log has the trace, and it tries again",
     }
