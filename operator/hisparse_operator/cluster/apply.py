@@ -17,7 +17,7 @@ from hisparse_operator.cluster.cache import Cache, Key
 from hisparse_operator.cluster.contest import Contest, contested, put_back
 from hisparse_operator.cluster.kube import Api, ApiError, Conflict, NotFoundError
 from hisparse_operator.cluster.ownership import in_place, owned_fields
-from hisparse_operator.decide.blocked import Hindrance, bounded
+from hisparse_operator.decide.blocked import bounded
 from hisparse_operator.decide.reasons import EventReason
 from hisparse_operator.kinds import EVENT, FIELD_MANAGER, INFERENCE, LABEL, POD, STATUS_MANAGER, Kind, kind_of
 from hisparse_operator.world import Event, Object, Outcome
@@ -186,7 +186,7 @@ class Applier:
         """Count that somebody undid our write; whether it is the last of a row, which is told here."""
         if not self._contest.undone(place, _generation(inference)):
             return False
-        event = Event("Warning", Hindrance.WRITE_CONTESTED.value, contested(live, subresource))
+        event = Event("Warning", EventReason.WRITE_CONTESTED.value, contested(live, subresource))
         log.warning("contested", place=place, message=event.message)
         await self.post(inference, event, repeat_s=REPEAT_RARELY_S)
         return True
