@@ -61,7 +61,8 @@ ENTRIES: Final = (
     EventEntry(
         EventReason.NOT_READY,
         warns=True,
-        means="Ready became False; the message begins with the reason.",
+        means="Ready became False; the message begins with the reason. Normal where that is on the way to something, "
+        "as in a rollout.",
         check=f"{DESCRIBE}.",
         do="Follow that reason. During a rollout or a scale it becomes True again by itself.",
     ),
