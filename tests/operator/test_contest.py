@@ -95,7 +95,7 @@ def test_the_other_writer_is_named(entries: list[dict[str, Any]], subresource: s
     ("entries", "who"),
     [
         pytest.param([entry("kubectl-edit", "", "3"), entry("helm", "", "4")], 'field manager "helm"', id="the last"),
-        pytest.param([entry("kubectl", "scale", "3")], 'field manager "kubectl"', id="a scale"),
+        pytest.param([entry("kubectl", "scale")], 'field manager "kubectl"', id="a scale"),
         pytest.param([entry("kube-controller-manager", "status", "3")], "do not name", id="a status is no edit"),
         pytest.param([entry("helm", "", "1")], "do not name", id="from before our own write"),
     ],

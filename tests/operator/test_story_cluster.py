@@ -123,6 +123,7 @@ CHANGES = {"delete", "annotate", "label", "scale", "patch", "cordon", "uncordon"
 OF_AN_INSTALLATION = ("-n", "hisparse"), ("-n", "hisparse-nodes")
 
 
+@pytest.mark.chaos
 def test_the_commands_of_the_page_work(everywhere: Namespace) -> None:
     """Those that read, and those that change as a dry run; there are no kubelets here, nor an installation."""
     space = everywhere

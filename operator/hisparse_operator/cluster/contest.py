@@ -95,13 +95,13 @@ def put_back(kind: str, name: str, live: Object | None) -> str:
         return f"{kind} {name} was deleted, and the operator has made it again. {instead}"
     entries = live["metadata"].get("managedFields") or ()
     ours = max((_when(one) for one in entries if one.get("manager") == FIELD_MANAGER), default="")
-    # the status is the business of controllers; a scale is written by people
+    # the status is the business of controllers; a scale is written by people, and the API server gives it no time
     others = [
         one
         for one in entries
         if one.get("manager") not in (FIELD_MANAGER, STATUS_MANAGER)
         and one.get("subresource", "") != "status"
-        and _when(one) >= ours
+        and (not _when(one) or _when(one) >= ours)
     ]
     last = max(others, key=_when, default=None)
     who = "somebody whom its managedFields do not name" if last is None else f'field manager "{last["manager"]}"'
