@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 import pytest
 import yaml
 
+from hisparse_operator.decide.catalogue import may_stand
+from hisparse_operator.decide.conditions import Condition
 from hisparse_testenv.api import MERGE_PATCH
 from hisparse_testenv.control_plane import ControlPlane
 from hisparse_testenv.shared import Cluster
@@ -51,6 +53,21 @@ class _JumpingLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now
+
+
+@pytest.fixture(scope="session", autouse=True)
+def only_conditions_of_the_catalogue() -> Iterator[None]:
+    """Whatever condition a test makes the operator judge, its catalogue knows."""
+    made = Condition.__init__
+
+    def checked(self: Condition, *values: Any, **named: Any) -> None:
+        made(self, *values, **named)
+        told = (self.type.value, self.status.value, self.reason.value)
+        assert may_stand(*told), f"{' '.join(told)} is not in hisparse_operator.decide.catalogue"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Condition, "__init__", checked)
+        yield
 
 
 @pytest.fixture

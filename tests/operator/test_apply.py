@@ -426,6 +426,29 @@ async def test_an_event_is_posted_once_and_counted_when_it_comes_back(scene: Sce
     )
 
 
+async def test_events_of_one_second_are_listed_in_the_order_in_which_they_were_posted(scene: Scene) -> None:
+    applier = await scene.applier()
+    # in the order of the alphabet and of any digest these would stand otherwise
+    told = [f"{number * 7 % 20}: so it went" for number in range(20)]
+    for message in told:
+        assert await applier.post(scene.inference, Event("Normal", "Told", message))
+    scene.now -= timedelta(seconds=30)  # a clock that was set back
+    assert await applier.post(scene.inference, Event("Normal", "Told", "the last"))
+    found, _ = await scene.api.list(EVENT, scene.namespace)
+    assert [one["message"] for one in found if one["reason"] == "Told"] == [*told, "the last"]
+
+
+async def test_an_event_that_has_expired_is_posted_anew(scene: Scene) -> None:
+    applier, starting = await scene.applier(), Event("Normal", "Starting", "0 of 1 engines ready")
+    assert await applier.post(scene.inference, starting)
+    found, _ = await scene.api.list(EVENT, scene.namespace)
+    await scene.api.delete(EVENT, scene.namespace, found[0]["metadata"]["name"], None)
+    scene.now += timedelta(hours=1)
+    assert await applier.post(scene.inference, starting)
+    found, _ = await scene.api.list(EVENT, scene.namespace)
+    assert [one["count"] for one in found if one["reason"] == "Starting"] == [1]
+
+
 async def test_an_event_that_each_try_posts_again_is_counted_rarely(scene: Scene) -> None:
     applier, refused = await scene.applier(), Event("Warning", "Refused", "no")
     assert await applier.post(scene.inference, refused, repeat_s=REPEAT_RARELY_S)
@@ -517,6 +540,54 @@ async def test_a_child_that_somebody_keeps_changing_is_put_back_more_and_more_ra
     await scene.edit(CONFIG_MAP, {"data": {"a": "theirs"}})
     cache.put(CONFIG_MAP, await scene.live(CONFIG_MAP))
     assert (await ours.apply(edited, other)).children == 1, "an edit of the object begins anew"
+
+
+async def put_back_events(scene: Scene) -> list[str]:
+    found, _ = await scene.api.list(EVENT, scene.namespace)
+    return [one["message"] for one in found if one["reason"] == "ChildPutBack"]
+
+
+async def test_a_child_that_a_person_edits_is_put_back_and_the_person_is_named(scene: Scene) -> None:
+    wanted = Outcome(apply=(scene.config_map(a="1"), scene.child("v1", "ServiceAccount")))
+    assert (await (await scene.applier()).apply(scene.inference, wanted)).children == 2
+    # another process of ours, which finds everything in place
+    applier = Applier(scene.api, cache := await scene.cache(), lambda: scene.now)
+    assert await applier.apply(scene.inference, wanted) == Applied()
+    theirs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": scene.namespace, "name": "glm"}}
+    await scene.api.apply(CONFIG_MAP, theirs | {"data": {"a": "2"}}, "kubectl-edit", force=True)
+    cache.put(CONFIG_MAP, await scene.live(CONFIG_MAP))
+    assert (await applier.apply(scene.inference, wanted)).children == 1
+    assert await applier.apply(scene.inference, wanted) == Applied()
+    (told,) = await put_back_events(scene)
+    assert told == (
+        'ConfigMap glm was changed by field manager "kubectl-edit", and the operator has put it back. Edit the '
+        "HiSparseInference instead; spec.paused: true makes the operator leave its children alone for a while."
+    )
+
+
+async def test_a_child_that_a_person_deletes_is_made_again_and_that_is_told(scene: Scene) -> None:
+    applier = Applier(scene.api, cache := await scene.cache(), lambda: scene.now)
+    wanted = Outcome(apply=(scene.config_map(a="1"),))
+    await applier.apply(scene.inference, wanted)
+    live = await scene.live(CONFIG_MAP)
+    await scene.api.delete(CONFIG_MAP, scene.namespace, "glm", None)
+    cache.remove(CONFIG_MAP, live, dead=True)
+    assert (await applier.apply(scene.inference, wanted)).children == 1
+    (told,) = await put_back_events(scene)
+    assert told.startswith("ConfigMap glm was deleted, and the operator has made it again. ")
+
+
+async def test_what_the_operator_itself_changed_or_deleted_is_no_news(scene: Scene) -> None:
+    applier = Applier(scene.api, cache := await scene.cache(), lambda: scene.now)
+    for _ in range(2):
+        for value in ("1", "2"):
+            await applier.apply(scene.inference, Outcome(apply=(scene.config_map(a=value),)))
+        live = cache.get(CONFIG_MAP, scene.namespace, "glm")
+        assert live is not None
+        gone = Outcome(delete=(Ref("v1", "ConfigMap", "glm", live["metadata"]["uid"]),))
+        assert (await applier.apply(scene.inference, gone)).children == 1
+        await applier.apply(scene.inference, Outcome(apply=(scene.config_map(a="2"),)))
+    assert await put_back_events(scene) == []
 
 
 async def test_while_a_replica_set_is_fought_over_nothing_that_counts_on_it_is_written(scene: Scene) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from hisparse_operator.decide.blocked import (
     LIMIT,
-    MEANING,
     Blocked,
     Hindrance,
     blocked_status,
@@ -16,6 +15,7 @@ from hisparse_operator.decide.blocked import (
     refused,
     told,
 )
+from hisparse_operator.decide.catalogue import may_stand
 from hisparse_operator.world import Event, World
 
 NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
@@ -181,9 +181,13 @@ def test_text_is_cut_after_a_word() -> None:
     assert len(bounded("word " * 1000)) <= LIMIT
 
 
-def test_every_hindrance_is_explained() -> None:
-    assert set(MEANING) == set(Hindrance)
-    assert all(word.isalnum() and word[0].isupper() for word in Hindrance)
+@pytest.mark.parametrize("why", Hindrance)
+def test_what_hinders_may_stand_in_ready_and_progressing_as_the_catalogue_says(why: Hindrance) -> None:
+    status = blocked_status(WANTED, World(inference()), Blocked(why, "no"), NOW)
+    told = [one for one in status["conditions"] if one["reason"] == why.value]
+    assert {one["type"] for one in told} == {"Progressing", "Ready"}
+    assert all(may_stand(one["type"], one["status"], one["reason"]) for one in told)
+    assert not may_stand("Available", "False", why.value)
 
 
 # --- status ------------------------------------------------------------------------------------------------------

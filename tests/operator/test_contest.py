@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from hisparse_operator.cluster.contest import FREE, LONGEST_S, Contest, contested
+from hisparse_operator.cluster.contest import FREE, LONGEST_S, Contest, contested, put_back
 
 
 class Clock:
@@ -89,3 +89,20 @@ def entry(manager: str, subresource: str = "", time: str = "") -> dict[str, Any]
 def test_the_other_writer_is_named(entries: list[dict[str, Any]], subresource: str, text: str) -> None:
     live = {"kind": "Service", "metadata": {"name": "glm", "managedFields": entries}}
     assert text in contested(live, subresource)
+
+
+@pytest.mark.parametrize(
+    ("entries", "who"),
+    [
+        pytest.param([entry("kubectl-edit", "", "3"), entry("helm", "", "4")], 'field manager "helm"', id="the last"),
+        pytest.param([entry("kubectl", "scale")], 'field manager "kubectl"', id="a scale"),
+        pytest.param([entry("kube-controller-manager", "status", "3")], "do not name", id="a status is no edit"),
+        pytest.param([entry("helm", "", "1")], "do not name", id="from before our own write"),
+    ],
+)
+def test_who_changed_a_child_is_named_where_managed_fields_tell(entries: list[dict[str, Any]], who: str) -> None:
+    fields = [entry("hisparse-operator", "", "2"), *entries]
+    told = put_back("Service", "glm", {"metadata": {"name": "glm", "managedFields": fields}})
+    assert told.startswith("Service glm was changed by ")
+    assert who in told
+    assert "Edit the HiSparseInference instead" in told

@@ -17,8 +17,8 @@ from hisparse.nodes.policy import PolicyStatus
 from hisparse_operator.cluster.cache import Cache, Change
 from hisparse_operator.cluster.kube import Api, ApiError, Conflict, LeaseLostError, NotFoundError
 from hisparse_operator.cluster.policies import PolicyKeeper
+from hisparse_operator.decide.catalogue import may_stand
 from hisparse_operator.decide.policies import Fleet, statuses
-from hisparse_operator.decide.reasons import MEANING, Reason
 from hisparse_operator.kinds import NODE, NODE_POLICY, POOL_LEASE, STATUS_MANAGER, Kind
 from hisparse_operator.world import Sight
 
@@ -192,7 +192,7 @@ def test_the_status_is_one_of_the_crd_and_every_word_is_explained() -> None:
     for status in found.values():
         whole = PolicyStatus.model_validate(status)
         assert whole.model_dump(by_alias=True, exclude_none=True) == status
-        assert all(Reason(one.reason) in MEANING for one in whole.conditions or ())
+        assert all(may_stand(one.type, one.status, one.reason) for one in whole.conditions or ())
 
 
 def test_the_operator_and_the_agent_count_the_same_nodes() -> None:

@@ -1,4 +1,5 @@
-"""Write crds/ from the models of the core: the three CRDs, and a reference of their fields. And docs/node-checks.md.
+"""Write crds/ from the models of the core: the three CRDs, and a reference of their fields. And the pages of docs/ that
+come from tables: node-checks.md and troubleshooting.md.
 
     python -m hisparse_toolkit.generate [CRDS [DOCS]]
 
@@ -22,7 +23,7 @@ from hisparse.nodes import policy, report
 from hisparse.rules import VALIDATIONS, Rule
 from hisparse.spec import GROUP, KIND, NAME_RULES, PLURAL, VERSION, HiSparseInferenceSpec
 from hisparse.status import HiSparseInferenceStatus
-from hisparse_toolkit import node_checks_page
+from hisparse_toolkit import node_checks_page, troubleshooting_page
 
 REFERENCE_FILE: Final = "README.md"
 
@@ -386,9 +387,10 @@ def write(directory: Path) -> None:
 
 
 def write_pages(directory: Path) -> None:
-    """Write the pages that come from tables of the core."""
+    """Write the pages that come from tables of the core and of the operator."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / node_checks_page.FILE).write_text(node_checks_page.page(), encoding="utf-8")
+    (directory / troubleshooting_page.FILE).write_text(troubleshooting_page.page(), encoding="utf-8")
 
 
 def main() -> None:

@@ -7,17 +7,18 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import structlog
 
 from hisparse.errors import HiSparseError, Transient
 from hisparse_operator.cluster.cache import Cache, Change, Key
-from hisparse_operator.cluster.contest import Contest, contested
+from hisparse_operator.cluster.contest import Contest, contested, put_back
 from hisparse_operator.cluster.kube import Api, ApiError, Conflict, NotFoundError
 from hisparse_operator.cluster.ownership import in_place, owned_fields
-from hisparse_operator.decide.blocked import Hindrance, bounded
+from hisparse_operator.decide.blocked import bounded
+from hisparse_operator.decide.reasons import EventReason
 from hisparse_operator.kinds import EVENT, FIELD_MANAGER, INFERENCE, LABEL, POD, STATUS_MANAGER, Kind, kind_of
 from hisparse_operator.world import Event, Object, Outcome, Ref
 
@@ -30,6 +31,7 @@ REPEAT_RARELY_S: Final = 600.0
 _REPLICA_SET: Final = "ReplicaSet"
 _OF_NO_OBJECT: Final = "1"
 """A resource version: etcd's first, older than any object."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ChildTakenError(HiSparseError):
@@ -100,7 +102,8 @@ class Applier:
         self._now = now
         self._instance = instance
         self._settled: OrderedDict[str, str] = OrderedDict()
-        self._posted: OrderedDict[str, datetime] = OrderedDict()
+        self._posted: OrderedDict[str, tuple[str, datetime]] = OrderedDict()
+        self._last_tick = 0
         self._sent: OrderedDict[str, str] = OrderedDict()
         self._contest = contest or Contest()
 
@@ -109,12 +112,14 @@ class Applier:
 
         What makes or ends pods comes last, so none has moved by then. Transient and ApiError are raised as they come.
         """
-        pending = [
-            (kind, document, live)
-            for document in outcome.apply
-            for kind, live in [await self._look(inference, document)]
-            if live is None or not self._settled_already(kind, live, document)
-        ]
+        pending: list[tuple[Kind, Object, Object | None]] = []
+        for document in outcome.apply:
+            kind, live = await self._look(inference, document)
+            if live is None or not self._settled_already(kind, live, document):
+                pending.append((kind, document, live))
+            elif (place := _place(kind, document, "")) not in self._sent:
+                # as good as sent by us: another process of ours has, and whoever changes it now undoes it
+                _remember(self._sent, place, _digest(document))
         children, waits = await self._write(inference, pending, outcome)
         status, wait = (False, 0.0) if outcome.status is None else await self._apply_status(inference, outcome.status)
         events = 0
@@ -200,8 +205,9 @@ class Applier:
         self._cache.put(kind, answer)
         self._settle(kind, answer, document)
         _remember(self._sent, place, sent)
-        if undone:
-            await self._undone(inference, place, live or answer)
+        if undone and not await self._undone(inference, place, live or answer):
+            event = Event("Warning", EventReason.CHILD_PUT_BACK.value, put_back(kind.kind, meta["name"], live))
+            await self.post(inference, event)
         log.info(
             "child applied",
             inference=f"{meta['namespace']}/{inference['metadata']['name']}",
@@ -211,11 +217,14 @@ class Applier:
         )
         return 0.0
 
-    async def _undone(self, inference: Object, place: str, live: Object, subresource: str = "") -> None:
-        if self._contest.undone(place, _generation(inference)):
-            event = Event("Warning", Hindrance.WRITE_CONTESTED.value, contested(live, subresource))
-            log.warning("contested", place=place, message=event.message)
-            await self.post(inference, event, repeat_s=REPEAT_RARELY_S)
+    async def _undone(self, inference: Object, place: str, live: Object, subresource: str = "") -> bool:
+        """Count that somebody undid our write; whether it is the last of a row, which is told here."""
+        if not self._contest.undone(place, _generation(inference)):
+            return False
+        event = Event("Warning", EventReason.WRITE_CONTESTED.value, contested(live, subresource))
+        log.warning("contested", place=place, message=event.message)
+        await self.post(inference, event, repeat_s=REPEAT_RARELY_S)
+        return True
 
     async def _delete(self, key: Key, reference: Ref) -> int:
         kind, name = kind_of(reference.api_version, reference.kind), reference.name
@@ -233,6 +242,7 @@ class Applier:
             self._cache.put(kind, answer)
         elif live is not None:
             self._cache.remove(kind, live, dead=True)
+        self._sent.pop(f"{kind.plural}/{key.namespace}/{name}/", None)  # made again, it was not somebody else's doing
         log.info("child deleted", inference=str(key), kind=kind.kind, name=name)
         return 1
 
@@ -285,15 +295,16 @@ class Applier:
         meta = inference["metadata"]
         now = self._now()
         digest = _digest([meta["uid"], event.type, event.reason, event.message])
-        last = self._posted.get(digest)
-        if last is not None and (now - last).total_seconds() < repeat_s:
+        before = self._posted.get(digest)
+        if before is not None and (now - before[1]).total_seconds() < repeat_s:
             return False
-        _remember(self._posted, digest, now)
+        name = before[0] if before is not None else self._event_name(meta["name"], now)
+        _remember(self._posted, digest, (name, now))
         stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         document = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"namespace": meta["namespace"], "name": f"{meta['name'][:200]}.{digest[:16]}"},
+            "metadata": {"namespace": meta["namespace"], "name": name},
             "involvedObject": {
                 "apiVersion": INFERENCE.api_version,
                 "kind": INFERENCE.kind,
@@ -313,22 +324,31 @@ class Applier:
             "count": 1,
         }
         try:
-            await self._post(document, stamp)
+            if before is None or not await self._count(document, stamp):
+                await self._api.create(EVENT, document)
         except (ApiError, Transient) as error:
             # an Event tells of a write that is done; it is no reason to do the pass again
             log.warning("event not posted", inference=f"{meta['namespace']}/{meta['name']}", error=str(error))
             return False
         return True
 
-    async def _post(self, document: Mapping[str, Any], stamp: str) -> None:
+    def _event_name(self, name: str, now: datetime) -> str:
+        """As client-go names Events: by the time in ns, so that a list by name is in order within one second too."""
+        self._last_tick = max(self._last_tick + 1, (now - _EPOCH) // timedelta(microseconds=1) * 1000)
+        return f"{name[:200]}.{self._last_tick:016x}"
+
+    async def _count(self, document: Mapping[str, Any], stamp: str) -> bool:
+        """One more of an Event that was posted before; False where it is not there any more."""
+        namespace, name = document["metadata"]["namespace"], document["metadata"]["name"]
+        known = await self._api.get(EVENT, namespace, name)
+        if known is None:
+            return False
+        count = int(known.get("count") or 1) + 1
         try:
-            await self._api.create(EVENT, document)
-        except Conflict:
-            namespace, name = document["metadata"]["namespace"], document["metadata"]["name"]
-            known = await self._api.get(EVENT, namespace, name)
-            if known is not None:
-                count = int(known.get("count") or 1) + 1
-                await self._api.merge(EVENT, namespace, name, {"count": count, "lastTimestamp": stamp})
+            await self._api.merge(EVENT, namespace, name, {"count": count, "lastTimestamp": stamp})
+        except NotFoundError:
+            return False
+        return True
 
     def _settled_already(
         self, kind: Kind, live: Object, document: Object, manager: str = FIELD_MANAGER, subresource: str = ""

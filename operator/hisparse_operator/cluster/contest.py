@@ -86,5 +86,27 @@ def contested(live: Object, subresource: str = "") -> str:
     )
 
 
+def put_back(kind: str, name: str, live: Object | None) -> str:
+    """What a person undid, who, as far as managedFields tell, and what to edit instead. live: as it was found."""
+    instead = (
+        "Edit the HiSparseInference instead; spec.paused: true makes the operator leave its children alone for a while."
+    )
+    if live is None:
+        return f"{kind} {name} was deleted, and the operator has made it again. {instead}"
+    entries = live["metadata"].get("managedFields") or ()
+    ours = max((_when(one) for one in entries if one.get("manager") == FIELD_MANAGER), default="")
+    # the status is the business of controllers; a scale is written by people, and the API server gives it no time
+    others = [
+        one
+        for one in entries
+        if one.get("manager") not in (FIELD_MANAGER, STATUS_MANAGER)
+        and one.get("subresource", "") != "status"
+        and (not _when(one) or _when(one) >= ours)
+    ]
+    last = max(others, key=_when, default=None)
+    who = "somebody whom its managedFields do not name" if last is None else f'field manager "{last["manager"]}"'
+    return f"{kind} {name} was changed by {who}, and the operator has put it back. {instead}"
+
+
 def _when(entry: Object) -> str:
     return str(entry.get("time", ""))

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any, Final
 
 from hisparse_operator.decide import pods, revisions
@@ -30,20 +29,8 @@ class Hindrance(StrEnum):
 
     CHILD_CONFLICT = Reason.CHILD_CONFLICT.value
     REFUSED = Reason.REFUSED.value
-    NOT_WRITTEN = "NotWritten"
-    INTERNAL_ERROR = EventReason.INTERNAL_ERROR.value
-    WRITE_CONTESTED = "WriteContested"
-
-
-MEANING: Final[Mapping[Hindrance, str]] = MappingProxyType(
-    {
-        Hindrance.CHILD_CONFLICT: "an object that belongs to somebody else has a name that we need",
-        Hindrance.REFUSED: "the API server refuses one of our writes; the message says which field to correct",
-        Hindrance.NOT_WRITTEN: "several tries in a row to write failed; the message is the last failure",
-        Hindrance.INTERNAL_ERROR: "a bug in the operator; its log has the trace, and it tries again",
-        Hindrance.WRITE_CONTESTED: "somebody else keeps changing back what the operator writes (an Event only)",
-    }
-)
+    NOT_WRITTEN = Reason.NOT_WRITTEN.value
+    INTERNAL_ERROR = Reason.INTERNAL_ERROR.value
 
 
 @dataclass(frozen=True)

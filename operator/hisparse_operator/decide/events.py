@@ -15,15 +15,22 @@ from hisparse_operator.world import Event
 _QUIET: Final = frozenset(
     {Reason.STARTING, Reason.NOT_ROLLED_OUT, Reason.WAITING_FOR_PODS, Reason.SCALED_TO_ZERO, Reason.DISABLED}
 )
-"""Reasons that are on the way to something: a condition shows them, an Event would be noise."""
-
-
+"""Reasons that are on the way to something: a condition shows them, an Event of their own would be noise."""
+_STANDSTILL: Final = frozenset({Reason.PAUSED.value, Reason.PLAN_ONLY.value, Reason.HELD.value})
+_TWO: Final = 2
 _BEFORE_READY: Final = (ConditionType.SCHEDULED, ConditionType.WORKLOAD_READY, ConditionType.AVAILABLE)
+"""What Ready says as well, where it becomes True with them: one Event is better than four."""
 
 
 def events(scene: Scene, judged: Sequence[Condition], status: Mapping[str, Any]) -> tuple[Event, ...]:
     """What is worth telling about this pass. At a fixed point: nothing."""
-    told = (*_rollout(scene, status), *_conditions(scene, judged), *_strays(scene), *_failure(scene, status))
+    told = (
+        *_rollout_started(scene, status),
+        *_conditions(scene, judged),
+        *_strays(scene),
+        *_failure(scene, status),
+        *_rollout_complete(scene, status),
+    )
     # while another owner has a name that we need, the revision is not written
     return told if scene.conflicts else (*_revision(scene), *told)
 
@@ -42,21 +49,35 @@ def _revision(scene: Scene) -> Iterator[Event]:
             yield Event("Warning", EventReason.PLAN_WARNING.value, f"Revision {target.hash}: {warning}.")
 
 
-def _rollout(scene: Scene, status: Mapping[str, Any]) -> Iterator[Event]:
+def _rollout_started(scene: Scene, status: Mapping[str, Any]) -> Iterator[Event]:
     before, after = scene.before.get("updateRevision"), status.get("updateRevision")
     going = sum(fleet.replicas for fleet in scene.old)
-    if before and after and before != after and going:
-        promise = (
-            f"at least {scene.wanted - 1} of {scene.wanted} go on serving"
-            if scene.wanted > 1
-            else "nothing serves between the old pod's drain and the new one's start; replicas: 2 would avoid that"
-        )
-        yield Event(
-            "Normal",
-            EventReason.ROLLOUT_STARTED.value,
-            f"{going} {'pod moves' if going == 1 else 'pods move'} to revision {after} in place, one at a time: "
-            f"{promise}.",
-        )
+    stood = status_of(scene.before.get("conditions") or (), ConditionType.PROGRESSING).get("reason") in _STANDSTILL
+    if not before or not after or not going or not (before != after or stood) or not _moves(scene):
+        return
+    promise = (
+        f"at least {scene.wanted - 1} of {scene.wanted} {'goes' if scene.wanted == _TWO else 'go'} on serving"
+        if scene.wanted > 1
+        else "nothing serves between the old pod's drain and the new one's start; replicas: 2 would avoid that"
+    )
+    yield Event(
+        "Normal",
+        EventReason.ROLLOUT_STARTED.value,
+        f"{going} {'pod moves' if going == 1 else 'pods move'} to revision {after} in place, one at a time: {promise}.",
+    )
+
+
+def _moves(scene: Scene) -> bool:
+    """Whether anything is done about pods of other revisions now."""
+    return (
+        not scene.intent.quiet
+        and scene.intent.rolled_out
+        and scene.step is not None
+        and scene.step.phase is not Phase.HELD
+    )
+
+
+def _rollout_complete(scene: Scene, status: Mapping[str, Any]) -> Iterator[Event]:
     served, now = scene.before.get("currentRevision"), status.get("currentRevision")
     done = scene.wanted and scene.step is not None and scene.step.phase is Phase.COMPLETE and scene.intent.rolled_out
     # a revert ends in the revision that was current all along
@@ -74,7 +95,7 @@ def _conditions(scene: Scene, judged: Sequence[Condition]) -> Iterator[Event]:
     for condition in judged:
         before = status_of(old, condition.type)
         if gets_ready and condition.true and condition.type in _BEFORE_READY:
-            continue  # Ready says as much, and one Event is better than four
+            continue
         same = before.get("status") == condition.status.value and before.get("reason") == condition.reason.value
         if same and (condition.type is not ConditionType.ACCEPTED or before.get("message") == condition.message):
             continue
@@ -84,11 +105,11 @@ def _conditions(scene: Scene, judged: Sequence[Condition]) -> Iterator[Event]:
             continue  # WorkloadReady says as much
         if condition.type is ConditionType.DEGRADED and before.get("reason") == Reason.NO_PODS_ON_NODES.value:
             before = {}  # nothing was known of any node, so nothing is lost
-        if (event := _event(condition, str(before.get("status", "")))) is not None:
+        if (event := _event(condition, str(before.get("status", "")), judged)) is not None:
             yield event
 
 
-def _event(condition: Condition, before: str) -> Event | None:
+def _event(condition: Condition, before: str, judged: Sequence[Condition]) -> Event | None:
     message = _sentence(condition.message)
     match condition.type, condition.status:
         case ConditionType.ACCEPTED, Status.FALSE:
@@ -114,9 +135,11 @@ def _event(condition: Condition, before: str) -> Event | None:
         case _, Status.FALSE if condition.reason is Reason.SCALED_TO_ZERO:
             return None  # asked for, and told once
         case ConditionType.AVAILABLE, Status.FALSE if before == "True":
-            return Event("Warning", EventReason.UNAVAILABLE.value, message)
+            why = next((f": {one.reason}: {one.message}" for one in judged if one.type is ConditionType.READY), "")
+            return Event("Warning", EventReason.UNAVAILABLE.value, _sentence(f"{condition.message}{why}"))
         case ConditionType.READY, Status.FALSE if before == "True":
-            return Event("Warning", EventReason.NOT_READY.value, f"{condition.reason}: {message}")
+            sort = "Normal" if condition.reason in _QUIET else "Warning"
+            return Event(sort, EventReason.NOT_READY.value, f"{condition.reason}: {message}")
         case (
             (ConditionType.AVAILABLE | ConditionType.READY | ConditionType.ROUTE_READY | ConditionType.TIER_ACTIVE),
             _,
@@ -153,7 +176,9 @@ def _failure(scene: Scene, status: Mapping[str, Any]) -> Iterator[Event]:
         return
     code = f" with exit code {failure['exitCode']}" if "exitCode" in failure else ""
     cause = failure.get("logTail", "").strip().splitlines()
-    advice = failure.get("advice") or "No cause of the catalogue: see status.lastFailure and the log of the pod"
+    advice = failure.get("advice") or (
+        f"The cause is none that hisparse knows: kubectl logs {failure['pod']} -c engine --previous has the whole log"
+    )
     yield Event(
         "Warning",
         EventReason.ENGINE_FAILED.value,

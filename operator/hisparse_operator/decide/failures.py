@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final
 
 from hisparse import signatures
@@ -36,6 +37,20 @@ _SCHEDULER_WORDS: Final = (
     ("insufficient memory", Reason.INSUFFICIENT_MEMORY),
     ("untolerated taint", Reason.TAINT_MISMATCH),
 )
+_STEPS: Final[Mapping[Reason, str]] = MappingProxyType(
+    {
+        Reason.INSUFFICIENT_GPU: "free GPUs, add a node, or lower spec.replicas",
+        Reason.INSUFFICIENT_MEMORY: "free memory of a node, or lower kvTier.hostPool",
+        Reason.TAINT_MISMATCH: "add a toleration to placement.tolerations, or mend the nodes",
+        Reason.PVC_NOT_BOUND: "create or bind that claim, or correct its name",
+        Reason.NODES_CORDONED: "kubectl uncordon a node that may take it",
+        Reason.QUOTA_EXCEEDED: "raise that ResourceQuota, or lower spec.replicas",
+        Reason.PODS_REFUSED: "change podTemplate or placement so that it is taken",
+        Reason.IMAGE_PULL_FAILED: "correct engine.image or engine.pullSecrets",
+        Reason.CONTAINER_CONFIG_ERROR: "create what it names, or correct the name",
+    }
+)
+"""What to do where others found the words for what is wrong. The scheduler's own words may say more."""
 _OWN_TAINT: Final = re.compile(r"untolerated taint(\(s\))? \{node\.kubernetes\.io/[^}]*\}")
 _CORDONED: Final = ("node.kubernetes.io/unschedulable", "were unschedulable")
 
@@ -56,10 +71,9 @@ def trouble_of(pod: EnginePod) -> Trouble | None:
     for status in _statuses(pod.raw):
         waiting = (status.get("state") or {}).get("waiting") or {}
         name, said = waiting.get("reason", ""), waiting.get("message", "")
-        if name in _IMAGE:
-            return Trouble(pod.name, Reason.IMAGE_PULL_FAILED, f"{pod.name}: {name}: {said}")
-        if name in _CONFIG:
-            return Trouble(pod.name, Reason.CONTAINER_CONFIG_ERROR, f"{pod.name}: {name}: {said}")
+        for names, reason in ((_IMAGE, Reason.IMAGE_PULL_FAILED), (_CONFIG, Reason.CONTAINER_CONFIG_ERROR)):
+            if name in names:
+                return Trouble(pod.name, reason, _with_step(reason, f"{pod.name}: {name}: {said}"))
         if ended := ended_badly(status):
             return _ended_badly(pod, status, ended)
         if name == CRASHING:
@@ -83,8 +97,8 @@ def scheduling_of(pod: EnginePod, gpu_resource: str) -> tuple[Reason, str] | Non
     text = _OWN_TAINT.sub("", message.lower())
     reason = next((reason for word, reason in words if word in text), Reason.UNSCHEDULABLE)
     if reason is Reason.UNSCHEDULABLE and any(word in message.lower() for word in _CORDONED):
-        return Reason.NODES_CORDONED, f"{pod.name}: {message.rstrip('.')}; kubectl uncordon a node that may take it"
-    return reason, f"{pod.name}: {message}"
+        reason = Reason.NODES_CORDONED
+    return reason, _with_step(reason, f"{pod.name}: {message}")
 
 
 def refusal_of(replica_set: Object) -> tuple[Reason, str] | None:
@@ -93,8 +107,13 @@ def refusal_of(replica_set: Object) -> tuple[Reason, str] | None:
         if entry.get("type") == "ReplicaFailure" and entry.get("status") == "True":
             message = str(entry.get("message", ""))
             reason = Reason.QUOTA_EXCEEDED if "exceeded quota" in message else Reason.PODS_REFUSED
-            return reason, f"{name_of(replica_set)}: {message}"
+            return reason, _with_step(reason, f"{name_of(replica_set)}: {message}")
     return None
+
+
+def _with_step(reason: Reason, told: str) -> str:
+    """The words of somebody else, and what to do."""
+    return f"{told.rstrip(' .:')}; {_STEPS[reason]}" if reason in _STEPS else told
 
 
 def last_failure(

@@ -155,6 +155,10 @@ def _workload_ready(scene: Scene) -> Condition | None:
     if scene.wanted == 0:
         return Condition(kind, Status.FALSE, Reason.SCALED_TO_ZERO, _ZERO)
     ready, what = sum(pod.ready for pod in scene.new.active), f"of revision {scene.target}"
+    if ready > scene.wanted:
+        return Condition(
+            kind, Status.FALSE, Reason.STARTING, f"{ready} replicas {what} are ready and {scene.wanted} wanted"
+        )
     told = share(ready, scene.wanted, f"{what} is ready", f"{what} are ready", "replica")
     if ready == scene.wanted == len(scene.new.active) and not any(fleet.active for fleet in scene.old):
         return Condition(kind, Status.TRUE, Reason.MINIMUM_REPLICAS_READY, told)
@@ -196,10 +200,12 @@ def _route_ready(scene: Scene) -> Condition | None:
         return None
     kind = ConditionType.ROUTE_READY
     if scene.serving:
-        return Condition(kind, Status.TRUE, Reason.ENDPOINTS_READY, f"the Service has {_pods(scene.serving)} behind it")
+        return Condition(
+            kind, Status.TRUE, Reason.ENDPOINTS_READY, f"the Service {scene.name} has {_pods(scene.serving)} behind it"
+        )
     if scene.wanted == 0:
         return Condition(kind, Status.FALSE, Reason.SCALED_TO_ZERO, _ZERO)
-    return Condition(kind, Status.FALSE, Reason.NO_ENDPOINTS, "no pod behind the Service takes requests")
+    return Condition(kind, Status.FALSE, Reason.NO_ENDPOINTS, f"no pod behind the Service {scene.name} takes requests")
 
 
 def _available(scene: Scene) -> Condition:
@@ -229,10 +235,18 @@ def _progress(scene: Scene) -> Condition:
         )
     if spec is not None and spec.plan_only:
         stay = f"; {_pods(len(scene.active))} made earlier stay as they are" if scene.active else ""
-        return Condition(kind, Status.FALSE, Reason.PLAN_ONLY, f"spec.planOnly is true: only status is written{stay}")
+        return Condition(
+            kind,
+            Status.FALSE,
+            Reason.PLAN_ONLY,
+            f"spec.planOnly is true: only status is written until it is false{stay}",
+        )
     if spec is not None and spec.paused:
         return Condition(
-            kind, Status.FALSE, Reason.PAUSED, "spec.paused is true: rollout, scale and repair of children stand still"
+            kind,
+            Status.FALSE,
+            Reason.PAUSED,
+            "spec.paused is true: rollout, scale and repair of children stand still until it is false",
         )
     if step is None or scene.intent.target is None:
         return Condition(kind, Status.FALSE, Reason.HELD, "no pods are made; Accepted and PlanFeasible say why")
@@ -250,9 +264,10 @@ def _progress(scene: Scene) -> Condition:
     proven = scene.before.get("currentRevision") == scene.target and not scene.moving
     if scene.troubles and not proven:
         stop = (
-            "; healthy pods of older revisions are left alone, and what is added meanwhile is of a revision that serves"
+            "; healthy pods of older revisions are left alone, and what is added meanwhile is of a revision that "
+            "serves; correct the spec, or apply the earlier one again, whose revision is kept"
             if scene.old
-            else ""
+            else "; correct the spec"
         )
         told = f"{told}; {scene.troubles[0].message}{stop}"
         return Condition(kind, Status.FALSE, Reason.NEW_REVISION_FAILING, told)
