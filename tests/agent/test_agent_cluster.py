@@ -339,7 +339,8 @@ class Fleet:
                 if user in line and node in line:
                     entry = json.loads(line)
                     extra = entry["user"].get("extra", {}).get("authentication.kubernetes.io/node-name", [])
-                    if entry["verb"] not in ("get", "list", "watch") and extra == [node]:
+                    reads = entry["verb"] in ("get", "list", "watch")
+                    if not reads and extra == [node] and entry["objectRef"]["resource"] != "leases":
                         found.append(f"{entry['verb']} {entry['requestURI']} {entry['responseStatus'].get('code')}")
         return found
 

@@ -108,6 +108,7 @@ def test_a_webhook_that_is_down_is_told_after_some_tries(space: Namespace) -> No
 
 @pytest.mark.parametrize("binding", ["hisparse-operator", "hisparse-operator-lease"])
 def test_a_missing_right_at_the_start_is_one_sentence(space: Namespace, binding: str) -> None:
+    space.operators.lose_rights()
     space.kubectl("-n", space.name, "delete", "rolebinding", binding)
     operator = space.operators.start()
     assert operator.process.wait(30) == 1

@@ -135,6 +135,8 @@ class Applier:
         if meta.get("namespace") != inference["metadata"]["namespace"]:
             raise ValueError(f"{kind.kind} {meta['name']} is not in the namespace of its inference")
         live = self._cache.get(kind, meta["namespace"], meta["name"])
+        if live is None and kind is POD:
+            raise Conflict("NotFound", f"Pod {meta['name']} is gone; there is nothing to mark")
         if live is None:
             live = await self._api.get(kind, meta["namespace"], meta["name"])
         if live is not None:
