@@ -17,6 +17,7 @@ from hisparse_operator.cluster.cache import Cache, Key
 from hisparse_operator.cluster.contest import Contest, contested
 from hisparse_operator.cluster.kube import Api, ApiError, Conflict, NotFoundError
 from hisparse_operator.cluster.ownership import in_place, owned_fields
+from hisparse_operator.decide import shown
 from hisparse_operator.decide.blocked import Hindrance, bounded
 from hisparse_operator.kinds import EVENT, FIELD_MANAGER, INFERENCE, LABEL, POD, STATUS_MANAGER, Kind, kind_of
 from hisparse_operator.world import Event, Object, Outcome
@@ -100,7 +101,10 @@ class Applier:
             if live is None or not self._settled_already(kind, live, document)
         ]
         children, waits = await self._write(inference, pending, outcome)
-        status, wait = (False, 0.0) if outcome.status is None else await self._apply_status(inference, outcome.status)
+        status, wait = False, 0.0
+        if outcome.status is not None:
+            wanted = shown.status(outcome.status, shown.redaction_of(inference))
+            status, wait = await self._apply_status(inference, wanted)
         events = 0
         if not wait:  # else nothing remembers that they were posted
             for event in outcome.events:
@@ -235,7 +239,8 @@ class Applier:
         """Post an Event; of one posted before the count goes up, not within `repeat_s`. Never raises for it."""
         meta = inference["metadata"]
         now = self._now()
-        digest = _digest([meta["uid"], event.type, event.reason, event.message])
+        message = bounded(shown.message(event.message, shown.redaction_of(inference)))
+        digest = _digest([meta["uid"], event.type, event.reason, message])
         last = self._posted.get(digest)
         if last is not None and (now - last).total_seconds() < repeat_s:
             return False
@@ -255,7 +260,7 @@ class Applier:
             },
             "type": event.type,
             "reason": event.reason,
-            "message": bounded(event.message),
+            "message": message,
             "source": {"component": FIELD_MANAGER},
             "reportingComponent": FIELD_MANAGER,
             "reportingInstance": self._instance,

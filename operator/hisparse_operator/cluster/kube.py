@@ -15,6 +15,7 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from hisparse.errors import Transient
+from hisparse.redaction import PLAIN
 from hisparse_operator.kinds import Kind
 from hisparse_operator.rights import need
 
@@ -64,7 +65,7 @@ class LeaseLostError(Exception):
 
 def failure(status: int, body: bytes, retry_after: str | None) -> Exception:
     """What an answer outside 2xx means for the caller."""
-    reason, message = "", body.decode(errors="replace").strip()[:500]
+    reason, message = "", PLAIN.over(body.decode(errors="replace").strip())[:500]
     with contextlib.suppress(ValueError, AttributeError):
         answer = json.loads(body)
         reason, message = str(answer.get("reason", "")), str(answer.get("message", message))
