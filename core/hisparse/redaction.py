@@ -93,10 +93,13 @@ _AFTER: Final = tuple(
 _NAME: Final = re.compile(r"(?<![A-Za-z0-9_])(?P<flag>--?)?(?P<name>[A-Za-z_][\w.-]*)")
 _HINTS: Final = ("passw", "pwd", "passphrase", "secret", "credential", "token", "key", "auth", "bearer", "pat", "dsn")
 _ASSIGNED: Final = re.compile(
-    r"\\*[\"']?(?P<sign>\s*[:=]\s*|\s+)"
+    r"(?:\\*[\"']?(?P<sign>\s*[:=]\s*)|\s+)"
     r"(?:(?P<list>\[\s*)?(?P<quote>\\*[\"'])(?P<quoted>(?:(?!(?P=quote))(?:\\.|[^\n]))*)|(?P<bare>[^\s,;\"']+))"
 )
 _MORE: Final = re.compile(r"(?:\\*[\"'])\s*,\s*(?P<quote>\\*[\"'])(?P<quoted>(?:(?!(?P=quote))(?:\\.|[^\n]))*)")
+_VERBS: Final = frozenset(
+    ("is", "was", "has", "and", "or", "must", "needs", "cannot", "can", "may", "in", "to", "of", "for", "with", "from")
+)
 _LOOKS_RANDOM: Final = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z]).{6,}")
 
 
@@ -107,11 +110,12 @@ def _named_values(text: str) -> Iterator[tuple[int, int]]:
         if name["name"].startswith("spec.") or not names_a_secret(name["name"]):
             continue
         value = _ASSIGNED.match(text, name.end())
-        if value is None or (not value["sign"].strip() and not name["flag"]):
+        if value is None or (value["sign"] is None and not name["flag"]):
             continue
         if value["bare"] is not None:
-            # a colon after a word is also how sentences go on
-            if value["sign"].strip() != ":" or _LOOKS_RANDOM.fullmatch(value["bare"]):
+            # a colon after a word, or a word after a flag, is also how sentences go on
+            colon, sentence = (value["sign"] or "").strip() == ":", value["sign"] is None and value["bare"] in _VERBS
+            if not sentence and (not colon or _LOOKS_RANDOM.fullmatch(value["bare"])):
                 yield value.span("bare")
             continue
         yield value.span("quoted")

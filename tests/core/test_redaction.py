@@ -191,6 +191,8 @@ def test_names_of_other_things(name: str) -> None:
         "http://llama.serving.svc:8000/v1/models",
         'Back-off pulling image "registry.example.com/a/b@sha256:0123456789abcdef"',
         "token: the Secret does not exist",
+        'spec.engine.args[0]: "--hf-token" is set by the operator; set model.huggingFace.tokenSecret',
+        "--api-key is set by the operator",
         "the tokens: 12345a are not many",
     ],
 )
