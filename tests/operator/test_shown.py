@@ -24,6 +24,7 @@ from hisparse_operator.cluster.cache import Cache, Key
 from hisparse_operator.cluster.hub import NoHub
 from hisparse_operator.cluster.kube import Api, ApiError
 from hisparse_operator.cluster.observe import Decisions, Observer
+from hisparse_operator.decide import shown
 from hisparse_operator.decide.reconcile import reconcile, wants_hub, wants_logs
 from hisparse_operator.kinds import CHILDREN, INFERENCE, NODE, POD, Kind
 from hisparse_operator.metrics import Metrics
@@ -39,6 +40,7 @@ SHORT = "swordfish"
 FORM = "hf_AbCdEfGhIjKlMnOpQrSt"
 """Known by its form alone: it comes from a Secret."""
 SECRETS = (KNOWN, json.dumps(KNOWN)[1:-1], SHORT, FORM)
+FRAGMENTS = ("horse", "battery", "staple", SHORT, "KlMnOp")
 SAID = f"it was {json.dumps(KNOWN)}, {SHORT} and {FORM}\nERROR fake line \x1b[31mof a log"
 SPEC = dense(
     engine={
@@ -136,7 +138,7 @@ CRASHED = {
 UNSCHEDULED = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": SAID}]}
 EVICTED = {"phase": "Failed", "reason": "Evicted", "message": SAID, "startTime": "2026-11-29T12:00:00Z"}
 # the cut is in the middle of a secret
-LONG = f"GatedRepoError: 401 Client Error for {KNOWN}\n" + "x" * 500 + f" {KNOWN} {FORM} {SHORT} " + "y" * (1024 - 25)
+LONG = "x" * 500 + f"{FORM} {KNOWN}\n" + "y" * (1024 - 1 - len(KNOWN) - len(FORM) // 2)
 
 
 @pytest.fixture(autouse=True)
@@ -212,6 +214,7 @@ def test_no_secret_is_told(
     for text in (*strings([api.statuses, api.events]), told, printed):
         for secret in SECRETS:
             assert secret not in text
+            assert not [one for one in FRAGMENTS if one in text], "half a secret is too much"
             for quoted in (repr(secret)[1:-1], json.dumps(secret)[1:-1]):
                 assert quoted not in text
     assert HIDDEN in told
@@ -222,6 +225,18 @@ def test_no_secret_is_told(
     assert "\x1b[31mof" not in printed
     if not isinstance(refusal, RuntimeError):
         assert not re.search(r"^ERROR fake line", printed, re.MULTILINE)
+
+
+def test_a_message_with_a_secret_is_news_once() -> None:
+    """What the status shows is compared with what would be shown, not with what was said."""
+    cluster = SmallCluster(dense(engine={"args": [f"--dashboard-key {SHORT}"]}), [node("n0")])
+    cluster.operate()
+    assert HIDDEN in str(cluster.status)
+    assert SHORT not in str(cluster.status)
+    cluster.inference["status"] = shown.status(cluster.status, shown.redaction_of(cluster.inference))
+    cluster.events.clear()
+    cluster.operate()
+    assert not cluster.events
 
 
 def strings(value: Any) -> Iterator[str]:
