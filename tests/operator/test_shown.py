@@ -138,7 +138,7 @@ CRASHED = {
 UNSCHEDULED = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": SAID}]}
 EVICTED = {"phase": "Failed", "reason": "Evicted", "message": SAID, "startTime": "2026-11-29T12:00:00Z"}
 # the cut is in the middle of a secret
-LONG = "x" * 500 + f"{FORM} {KNOWN}\n" + "y" * (1024 - 1 - len(KNOWN) - len(FORM) // 2)
+LONG = "x" * 500 + f" {FORM} {KNOWN}\n" + "y" * (1024 - 1 - len(KNOWN) - len(FORM) // 2)
 
 
 @pytest.fixture(autouse=True)
