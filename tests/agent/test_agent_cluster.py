@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import kubernetes_validate
 import pytest
 import yaml
+from audit import Request, asked, granted, needed
 from node_readings import changed, healthy
 
 from hisparse.nodes.catalogue import NodeCondition
@@ -42,6 +43,7 @@ DOCUMENTS: list[dict[str, Any]] = [
 ]
 NAMESPACE = "hisparse-nodes"
 ACCOUNT = "hisparse-agent"
+USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 API = "/apis/inference.hisparse.dev/v1alpha1"
 SPEED = 60
 """Polls are recorded 15 s apart, so that one comes every quarter of a second."""
@@ -332,17 +334,13 @@ class Fleet:
 
     def writes(self, node: str) -> list[str]:
         """What the agents asked to be changed of or about a node, as the audit log has it."""
-        user = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
-        found = []
-        with self.cluster.audit_log.open() as lines:
-            for line in lines:
-                if user in line and node in line:
-                    entry = json.loads(line)
-                    extra = entry["user"].get("extra", {}).get("authentication.kubernetes.io/node-name", [])
-                    reads = entry["verb"] in ("get", "list", "watch")
-                    if not reads and extra == [node] and entry["objectRef"]["resource"] != "leases":
-                        found.append(f"{entry['verb']} {entry['requestURI']} {entry['responseStatus'].get('code')}")
-        return found
+        return [
+            f"{one.verb} {one.uri} {one.code}" for one in self.asked(node) if one.changes and one.resource != "leases"
+        ]
+
+    def asked(self, node: str) -> list[Request]:
+        """Everything that the agents of a node asked for."""
+        return [one for one in asked(self.cluster.audit_log, USER) if one.node == node]
 
 
 def served(cluster: Cluster) -> bool:
@@ -496,6 +494,11 @@ def test_lost_links_are_told_at_once_and_again_when_they_are_back(fleet: Fleet) 
     told = [reason for reason, _ in fleet.events(node)]
     assert told.count("Tainted") == 1
     assert running.stop() == 0
+
+    # this life needs every right that the manifests give, and no other
+    rights = granted(rule for one in DOCUMENTS if one["kind"].endswith("Role") for rule in one["rules"])
+    assert not [one for one in fleet.asked(node) if one.code == 403]
+    assert needed(fleet.asked(node)) == rights
 
 
 @pytestmark_cluster

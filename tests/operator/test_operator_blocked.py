@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from hisparse.redaction import HIDDEN
+
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 Namespace = Any  # of conftest.py, from which a test module cannot import
@@ -71,6 +73,23 @@ def test_a_new_object_with_a_typo_has_a_status(space: Namespace) -> None:
     space.until(lambda: operator.metric("hisparse_operator_objects") == 0, "it is gone")
     time.sleep(1)
     assert errors(operator) == []
+
+
+def test_a_key_that_the_api_server_quotes_is_told_to_nobody(space: Namespace) -> None:
+    key = 8675309123  # a text is meant, and the refusal says what was found in its place
+    sidecar = {"name": "proxy", "image": "proxy:1", "env": [{"name": "PROXY_API_KEY", "value": key}]}
+    operator = space.operators.leading()
+    space.create(podTemplate={"sidecars": [sidecar]})
+    said = space.until(lambda: (one := space.condition("Ready")).get("reason") == "Refused" and one, "it is refused")
+    assert "spec.podTemplate.sidecars" in said["message"]
+    assert HIDDEN in said["message"]
+    events = space.until(
+        lambda: "Refused" in (text := space.kubectl("-n", space.name, "get", "events", "-o", "json").stdout) and text,
+        "an Event says so",
+    )
+    assert HIDDEN in operator.log.read_text()
+    for text in (events, json.dumps(space.inference()["status"]), operator.log.read_text()):
+        assert str(key) not in text
 
 
 def test_a_webhook_that_is_down_is_told_after_some_tries(space: Namespace) -> None:

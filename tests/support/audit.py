@@ -24,6 +24,8 @@ class Request:
     uri: str
     code: int
     ended: str
+    node: str
+    """That the token of a pod names."""
 
     @property
     def changes(self) -> bool:
@@ -71,6 +73,7 @@ def _request(entry: Mapping[str, Any]) -> Request:
         uri=entry["requestURI"],
         code=int((entry.get("responseStatus") or {}).get("code", 0)),
         ended=entry["stageTimestamp"],
+        node=next(iter(entry["user"].get("extra", {}).get("authentication.kubernetes.io/node-name", ())), ""),
     )
 
 
