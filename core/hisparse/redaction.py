@@ -14,7 +14,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 HIDDEN: Final = "[hidden]"
@@ -24,6 +24,7 @@ _ANYWHERE: Final = 8
 """From this length on a value is also looked for inside of words: no word holds it by chance."""
 _CUT: Final = 6
 """So many characters of a value at the end (or beginning) of a text are a value that was cut off."""
+_SENTENCE: Final = 512
 _NO_VALUE: Final = frozenset({"true", "false", "none", "null", "auto", "default", HIDDEN})
 _REFERENCE: Final = re.compile(r"\$\([^)]*\)")
 """$(NAME): the kubelet puts a variable there; the text itself is no secret."""
@@ -124,6 +125,12 @@ def _named_values(text: str) -> Iterator[tuple[int, int]]:
             yield more.span("quoted")
 
 
+@lru_cache(4096)
+def _remembered(text: str) -> str:
+    """A status says the same again in each pass."""
+    return _without_forms(text)
+
+
 def _without_forms(text: str) -> str:
     for pattern in _WHOLE:
         text = pattern.sub(HIDDEN, text)
@@ -161,7 +168,7 @@ class Redaction:
         if self._pattern is not None:
             text = self._pattern.sub(HIDDEN, text)
             text = self._without_cut(text)
-        return _without_forms(text)
+        return _remembered(text) if len(text) <= _SENTENCE else _without_forms(text)
 
     @cached_property
     def _pattern(self) -> re.Pattern[str] | None:
