@@ -45,6 +45,7 @@ NAMESPACE = "hisparse-nodes"
 ACCOUNT = "hisparse-agent"
 USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 API = "/apis/inference.hisparse.dev/v1alpha1"
+ADOPTS = ("inference.hisparse.dev", "hisparsenodes", "patch")
 SPEED = 60
 """Polls are recorded 15 s apart, so that one comes every quarter of a second."""
 
@@ -495,10 +496,24 @@ def test_lost_links_are_told_at_once_and_again_when_they_are_back(fleet: Fleet) 
     assert told.count("Tainted") == 1
     assert running.stop() == 0
 
-    # this life needs every right that the manifests give, and no other
+    # this life needs every right that the manifests give, and no other; adopting a report is a test of its own
     rights = granted(rule for one in DOCUMENTS if one["kind"].endswith("Role") for rule in one["rules"])
     assert not [one for one in fleet.asked(node) if one.code == 403]
-    assert needed(fleet.asked(node)) == rights
+    assert rights >= needed(fleet.asked(node)) >= rights - {ADOPTS}
+
+
+@pytestmark_cluster
+def test_a_report_without_an_owner_is_adopted(fleet: Fleet) -> None:
+    """Restored from a backup, or left of a Node of the same name."""
+    node = fleet.node()
+    report = {"apiVersion": API.removeprefix("/apis/"), "kind": "HiSparseNode", "metadata": {"name": node}}
+    fleet.api.request("POST", f"{API}/hisparsenodes", report)
+    running = fleet.start(node, well(3), "--quiet-writes", "1s")
+    until(lambda: fleet.report(node).get("state"), "it is written")
+    (owner,) = fleet.api.request("GET", f"{API}/hisparsenodes/{node}")["metadata"]["ownerReferences"]
+    assert owner["uid"] == fleet.api.request("GET", f"/api/v1/nodes/{node}")["metadata"]["uid"]
+    assert running.stop() == 0
+    assert ADOPTS in needed(fleet.asked(node))
 
 
 @pytestmark_cluster
