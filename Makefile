@@ -50,12 +50,12 @@ lint: setup  ## ruff, mypy --strict, import contracts
 
 PAGES := tests/bench/agreement.py tests/bench/budgets.py tests/bench/peers.py tests/bench/claims.py
 
-generate: setup  ## CRD, field reference and the tables of docs/
+generate: setup  ## CRD, field reference, the operator's roles and the tables of docs/
 	$(BIN)/python -m hisparse_toolkit.generate
 	@for page in $(PAGES); do $(BIN)/python $$page --write || exit 1; done
 
 verify: generate  ## generated files are what the code generates, and valid
-	git diff --exit-code -- crds docs
+	git diff --exit-code -- crds docs operator/deploy
 	$(BIN)/pytest -q tests/contract -m "not cluster"
 
 bench: control-plane  ## timings of the planner, what the node agent costs, the operator with 1,000 objects (half an hour)

@@ -79,6 +79,14 @@ def _text(longest: int) -> JsonSchemaValue:
     return {"type": "string", "minLength": 1, "maxLength": longest}
 
 
+_CONTROL: Final = r"\x00-\x1f\x7f"
+NoNul: Final = Rule(
+    r'!self.contains("\u0000")',
+    "holds a NUL, which no process can be given; remove it",
+    lambda text: "\0" not in text,
+    must="no NUL",
+)
+
 _BINARY: Final = 'write a number and, without a space, Ki, Mi, Gi or Ti, as in "200Gi"'
 FreeForm: TypeAlias = Annotated[dict[str, Any], _FreeForm()]
 Positive: TypeAlias = Annotated[int, Between(1, 2**53 - 1, "set a whole number above 0")]
@@ -99,7 +107,7 @@ ObjectName: TypeAlias = Annotated[
 AbsolutePath: TypeAlias = Annotated[
     str,
     Field(max_length=1024),
-    Form(r"/(?:[^/:\s]+/?)*", "an absolute path", 'start it with "/", as in "/mnt/models/glm-5.3"'),
+    Form(rf"/(?:[^/:\s{_CONTROL}]+/?)*", "an absolute path", 'start it with "/", as in "/mnt/models/glm-5.3"'),
     Rule(
         '!self.split("/").exists(part, part == "..")',
         '"{self}" leads upwards; write the path without ".."',
@@ -111,7 +119,7 @@ RelativePath: TypeAlias = Annotated[
     str,
     Field(max_length=1024),
     Form(
-        r"[^/:\s]+(?:/[^/:\s]+)*/?",
+        rf"[^/:\s{_CONTROL}]+(?:/[^/:\s{_CONTROL}]+)*/?",
         "a path inside the volume",
         'write it without a leading "/", as in "glm-5.3"',
     ),
@@ -163,6 +171,7 @@ def _reserved_flag(argument: str) -> bool:
 Argument: TypeAlias = Annotated[
     str,
     Field(max_length=4096),
+    NoNul,
     Rule(
         f'!self.startsWith("-") || !({FLAG_NAME_CEL} in {cel_list(tuple(RESERVED_FLAGS))})',
         '"{name}" {why}',

@@ -34,6 +34,7 @@ from hisparse.fields import (
     ModelConfig,
     MountObject,
     NodeSelector,
+    NoNul,
     ObjectName,
     Parallel,
     Positive,
@@ -540,8 +541,8 @@ class EnvVar(Strict):
 
     name: EnvName
     """Name."""
-    value: Annotated[str, Field(max_length=32_768)] | None = None
-    """Value as text."""
+    value: Annotated[str, Field(max_length=32_768), NoNul] | None = None
+    """Value as text. $(NAME) is another variable and $$ a single $, as in a Pod."""
     value_from: FreeForm | None = None
     """Source of the value, as in a Pod."""
 
@@ -594,7 +595,8 @@ class EngineSpec(Strict):
     pull_secrets: Annotated[list[SecretRef], Field(max_length=8)] | None = None
     """Secrets for the image's registry."""
     args: Annotated[list[Argument], Field(max_length=128)] | None = None
-    """More arguments for vllm serve. Those that the operator owns are refused."""
+    """More arguments for vllm serve. Those that the operator owns are refused. No shell sees them: each reaches the
+    engine as it is, except that $(NAME) is a variable of the container and $$ a single $, as in a Pod."""
     env: Annotated[list[EnvVar], Field(max_length=128)] | None = None
     """More environment for the engine. Variables that the operator owns are refused."""
     env_from: Annotated[list[FreeForm], Field(max_length=32)] | None = None

@@ -4,14 +4,68 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Final, Literal
+import traceback
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, Literal, TextIO
 
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
-from structlog.typing import Processor
+from structlog.typing import ExcInfo, Processor
+
+from hisparse.redaction import PLAIN, Redaction, one_line, printable
 
 Format = Literal["auto", "json", "console"]
 _LOUD: Final = ("kopf", "aiohttp", "asyncio", "kubernetes")
+_TRACE: Final = "exc_info"
+_redaction: ContextVar[Redaction] = ContextVar("redaction", default=PLAIN)
+
+
+@contextmanager
+def hiding(redaction: Redaction) -> Iterator[None]:
+    """What is logged meanwhile by this task is redacted so."""
+    token = _redaction.set(redaction)
+    try:
+        yield
+    finally:
+        _redaction.reset(token)
+
+
+def _values(_: object, __: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """No secret in any value of an entry, nor in what was made of an exception."""
+    hidden = _redaction.get()
+    for key, value in entry.items():
+        if key != _TRACE:  # printed later
+            entry[key] = _value(value, hidden)
+    return entry
+
+
+def _value(value: Any, hidden: Redaction) -> Any:  # noqa: ANN401 - what is logged
+    match value:
+        case str():
+            return str(hidden.over(value))
+        case dict():
+            return {key: _value(part, hidden) for key, part in value.items()}
+        case list() | tuple():
+            return [_value(part, hidden) for part in value]
+        case bool() | int() | float() | None:
+            return value
+        case _:
+            return hidden.over(str(value))
+
+
+def _lines(_: object, __: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """For a terminal: one line an entry, whatever the values hold."""
+    for key, value in entry.items():
+        if isinstance(value, str) and key != "stack":
+            entry[key] = one_line(value)
+    return entry
+
+
+def _print_trace(stream: TextIO, exc_info: ExcInfo) -> None:
+    text = "".join(traceback.format_exception(*exc_info))
+    stream.write("\n" + printable(_redaction.get().over(text)).rstrip())
 
 
 def configure(form: Format, level: str) -> None:
@@ -31,11 +85,16 @@ def configure(form: Format, level: str) -> None:
         cache_logger_on_first_use=True,
     )
     rendering: list[Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        [
+            _values,
+            _lines,
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_print_trace),
+        ]
         if console
         # without the values of local variables: they hold whole objects
         else [
             structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
+            _values,
             structlog.processors.JSONRenderer(),
         ]
     )

@@ -24,10 +24,12 @@ from typing import Final
 import structlog
 
 from hisparse.errors import SpecError, Transient
+from hisparse_operator import logs
 from hisparse_operator.cluster.apply import REPEAT_RARELY_S, Applier, ChildTakenError
 from hisparse_operator.cluster.cache import Key
 from hisparse_operator.cluster.kube import ApiError, Conflict, LeaseLostError, NotFoundError
 from hisparse_operator.cluster.observe import Decisions, Observer
+from hisparse_operator.decide import shown
 from hisparse_operator.decide.blocked import Blocked, Hindrance, blocked_status, last_status, refused, told
 from hisparse_operator.metrics import Metrics
 from hisparse_operator.workqueue import WorkQueue
@@ -71,7 +73,8 @@ class Worker:
         while (key := await self._queue.get()) is not None:
             begun = time.monotonic()
             try:
-                result = await self._pass(key)
+                with logs.hiding(shown.redaction_of(self._observer.inference(key) or {})):
+                    result = await self._pass(key)
             finally:
                 self._queue.done(key)
             self._metrics.reconciled(result, time.monotonic() - begun)

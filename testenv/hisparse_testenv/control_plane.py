@@ -40,12 +40,17 @@ NAMES: Final = (
 )
 # one file says all: a rotated log would lose what a "no writes" test looks for
 AUDIT_LOG_MIB: Final = 4096
+_LEASES: Final = {"group": "coordination.k8s.io", "resources": ["leases"]}
 AUDIT_POLICY: Final[dict[str, Any]] = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
     "rules": [
-        {"level": "None", "resources": [{"group": "coordination.k8s.io", "resources": ["leases"]}]},
+        # heartbeats of kubelets, kwok and the API server itself; the Leases of our own programs are of interest
+        *(
+            {"level": "None", "userGroups": [group], "resources": [_LEASES]}
+            for group in ("system:masters", "system:nodes")
+        ),
         {"level": "None", "nonResourceURLs": ["/healthz*", "/livez*", "/readyz*", "/openapi*"]},
         {"level": "Metadata"},
     ],
@@ -124,7 +129,7 @@ class ControlPlane:
     ) -> "ControlPlane":
         """Start a fresh control plane whose files lie in `state`; what an earlier one left there goes away.
 
-        `audit` logs every request (by default without bodies, leases and health checks) to `audit_log`, each
+        `audit` logs every request (by default without bodies, heartbeats and health checks) to `audit_log`, each
         line written before its answer is sent. `reachable_from_pods` binds to every address of this machine;
         otherwise only 127.0.0.1 answers. Raises StartError with the end of the log of what did not start.
         """

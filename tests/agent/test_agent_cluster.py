@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import kubernetes_validate
 import pytest
 import yaml
+from audit import Request, asked, granted, needed
 from node_readings import changed, healthy
 
 from hisparse.nodes.catalogue import NodeCondition
@@ -42,7 +43,9 @@ DOCUMENTS: list[dict[str, Any]] = [
 ]
 NAMESPACE = "hisparse-nodes"
 ACCOUNT = "hisparse-agent"
+USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 API = "/apis/inference.hisparse.dev/v1alpha1"
+ADOPTS = ("inference.hisparse.dev", "hisparsenodes", "patch")
 SPEED = 60
 """Polls are recorded 15 s apart, so that one comes every quarter of a second."""
 
@@ -332,16 +335,13 @@ class Fleet:
 
     def writes(self, node: str) -> list[str]:
         """What the agents asked to be changed of or about a node, as the audit log has it."""
-        user = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
-        found = []
-        with self.cluster.audit_log.open() as lines:
-            for line in lines:
-                if user in line and node in line:
-                    entry = json.loads(line)
-                    extra = entry["user"].get("extra", {}).get("authentication.kubernetes.io/node-name", [])
-                    if entry["verb"] not in ("get", "list", "watch") and extra == [node]:
-                        found.append(f"{entry['verb']} {entry['requestURI']} {entry['responseStatus'].get('code')}")
-        return found
+        return [
+            f"{one.verb} {one.uri} {one.code}" for one in self.asked(node) if one.changes and one.resource != "leases"
+        ]
+
+    def asked(self, node: str) -> list[Request]:
+        """Everything that the agents of a node asked for."""
+        return [one for one in asked(self.cluster.audit_log, USER) if one.node == node]
 
 
 def served(cluster: Cluster) -> bool:
@@ -495,6 +495,25 @@ def test_lost_links_are_told_at_once_and_again_when_they_are_back(fleet: Fleet) 
     told = [reason for reason, _ in fleet.events(node)]
     assert told.count("Tainted") == 1
     assert running.stop() == 0
+
+    # this life needs every right that the manifests give, and no other; adopting a report is a test of its own
+    rights = granted(rule for one in DOCUMENTS if one["kind"].endswith("Role") for rule in one["rules"])
+    assert not [one for one in fleet.asked(node) if one.code == 403]
+    assert rights >= needed(fleet.asked(node)) >= rights - {ADOPTS}
+
+
+@pytestmark_cluster
+def test_a_report_without_an_owner_is_adopted(fleet: Fleet) -> None:
+    """Restored from a backup, or left of a Node of the same name."""
+    node = fleet.node()
+    report = {"apiVersion": API.removeprefix("/apis/"), "kind": "HiSparseNode", "metadata": {"name": node}}
+    fleet.api.request("POST", f"{API}/hisparsenodes", report)
+    running = fleet.start(node, well(3), "--quiet-writes", "1s")
+    until(lambda: fleet.report(node).get("state"), "it is written")
+    (owner,) = fleet.api.request("GET", f"{API}/hisparsenodes/{node}")["metadata"]["ownerReferences"]
+    assert owner["uid"] == fleet.api.request("GET", f"/api/v1/nodes/{node}")["metadata"]["uid"]
+    assert running.stop() == 0
+    assert ADOPTS in needed(fleet.asked(node))
 
 
 @pytestmark_cluster

@@ -12,6 +12,7 @@ import yaml
 from hisparse import engine
 from hisparse_operator.kinds import LEASE
 from hisparse_testenv.shared import Cluster
+from hisparse_toolkit import generate, rbac
 
 DEPLOY = Path(__file__).parents[2] / "operator" / "deploy"
 DOCUMENTS: list[dict[str, Any]] = [
@@ -26,6 +27,11 @@ def named(kind: str, name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda one: f"{one['kind']} {one['metadata']['name']}")
 def test_every_document_is_valid(document: dict[str, Any]) -> None:
     kubernetes_validate.validate(document, "1.34", strict=True)
+
+
+def test_the_roles_are_what_the_table_of_rights_says(tmp_path: Path) -> None:
+    generate.write_roles(tmp_path)
+    assert (DEPLOY / rbac.FILE).read_text() == (tmp_path / rbac.FILE).read_text(), "run make generate"
 
 
 def test_every_binding_names_a_role_and_an_account_that_are_there() -> None:

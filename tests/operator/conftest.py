@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import pytest
 import yaml
+from audit import asked, forbidden
 
 from hisparse_operator.decide.catalogue import may_stand
 from hisparse_operator.decide.conditions import Condition
@@ -94,9 +95,10 @@ def until(condition: Callable[[], T | None], what: str, limit_s: float = 30.0) -
 
 
 @pytest.fixture(scope="session")
-def installed(cluster: Cluster) -> Cluster:
+def installed(cluster: Cluster) -> Iterator[Cluster]:
     """The shared cluster with our CRDs and the operator's roles."""
-    return install(cluster)
+    yield install(cluster)
+    never_refused(cluster)
 
 
 @pytest.fixture(scope="session")
@@ -108,7 +110,19 @@ def private_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluste
     ):
         for number in range(7):
             nodes.add_node(f"gpu-{number}")
-        yield install(Cluster(plane, nodes, plane.kubeconfig, plane.state / "audit.log"))
+        cluster = install(Cluster(plane, nodes, plane.kubeconfig, plane.state / "audit.log"))
+        yield cluster
+        never_refused(cluster)
+
+
+WITH_ALL_RIGHTS: set[str] = set()
+"""Users of this session whose rights no test has taken away."""
+
+
+def never_refused(cluster: Cluster) -> None:
+    """In a whole session no operator asked for anything that its roles do not give it."""
+    found = [one for one in forbidden(cluster.audit_log, WITH_ALL_RIGHTS) if not one.is_optional]
+    assert not found, found
 
 
 def install(cluster: Cluster) -> Cluster:
@@ -210,6 +224,10 @@ class Operators:
         """The name under which they appear in the audit log."""
         return f"operator-{self.namespace}"
 
+    def lose_rights(self) -> None:
+        """A test takes rights away: the API server will say no."""
+        WITH_ALL_RIGHTS.discard(self.user)
+
     def start(
         self, *words: str, program: tuple[str, ...] = ("-m", "hisparse_operator"), kubeconfig: Path | None = None
     ) -> Running:
@@ -252,6 +270,7 @@ def operators(installed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Op
     """Operators for this test's namespace; whichever still run are ended."""
     found = Operators(installed, namespace, tmp_path)
     grant(installed, namespace, found.user)
+    WITH_ALL_RIGHTS.add(found.user)
     yield found
     end(found)
 
@@ -262,6 +281,7 @@ def operators_everywhere(private_cluster: Cluster, tmp_path: Path) -> Iterator[O
     found = Operators(private_cluster, f"everywhere-{secrets.token_hex(3)}", tmp_path, everywhere=True)
     private_cluster.kubectl("create", "namespace", found.namespace)
     grant(private_cluster, found.namespace, found.user, everywhere=True)
+    WITH_ALL_RIGHTS.add(found.user)
     yield found
     end(found)
     # its pods hold GPUs that the next test counts on
@@ -378,16 +398,12 @@ class Namespace:
         return until(condition, what, limit_s)
 
     def writes(self) -> list[str]:
-        """What the operators asked the API server to change, leases apart (the audit policy leaves them out)."""
-        found = []
-        with self.operators.cluster.audit_log.open() as lines:
-            for line in lines:
-                if self.operators.user not in line:
-                    continue
-                entry = json.loads(line)
-                if entry["user"]["username"] == self.operators.user and entry["verb"] not in ("get", "list", "watch"):
-                    found.append(f"{entry['verb']} {entry['requestURI']} {entry['responseStatus'].get('code')}")
-        return found
+        """What the operators asked the API server to change, their Lease apart."""
+        return [
+            f"{one.verb} {one.uri} {one.code}"
+            for one in asked(self.operators.cluster.audit_log, self.operators.user)
+            if one.changes and one.resource != "leases"
+        ]
 
 
 @pytest.fixture

@@ -4,10 +4,11 @@ from typing import Any
 import pytest
 
 from hisparse.errors import Transient
+from hisparse.redaction import HIDDEN
 from hisparse_operator.cluster.cache import Cache, Key
 from hisparse_operator.cluster.hub import NoHub
 from hisparse_operator.cluster.kube import Api
-from hisparse_operator.cluster.observe import Decisions, Observer, ended_run, plain_lines
+from hisparse_operator.cluster.observe import Decisions, Observer, ended_run
 from hisparse_operator.kinds import INFERENCE, NODE, POD
 from hisparse_operator.world import Outcome, World
 
@@ -94,6 +95,16 @@ async def test_the_log_of_the_run_that_ended(state: str, previous: str) -> None:
     assert query["previous"] == previous
 
 
+async def test_a_log_is_without_the_secrets_of_the_spec_before_anybody_cuts_it() -> None:
+    api = Logs("INFO args: {'api_key': ['sk-0123456789']}\n\x1b[31mvery private words\x1b[0m hf_abcdefgh\n")
+    cache = filled()
+    key = {"name": "MY_API_KEY", "value": "very private words"}
+    cache.put(INFERENCE, item("glm", 9, spec={"engine": {"env": [key]}}))
+    world = await observer(api, cache, logs=("glm-abc",)).world(KEY)
+    assert world is not None
+    assert world.previous_logs == {"glm-abc": f"INFO args: {{'api_key': ['{HIDDEN}']}}\n{HIDDEN} {HIDDEN}\n"}
+
+
 async def test_a_log_that_cannot_be_had_is_empty() -> None:
     world = await observer(Logs(Transient("the node is down")), filled(), logs=("glm-abc",)).world(KEY)
     assert world is not None
@@ -101,5 +112,4 @@ async def test_a_log_that_cannot_be_had_is_empty() -> None:
 
 
 def test_pieces() -> None:
-    assert plain_lines("a\r\nb\rc\n") == "a\nb\nc\n"
     assert not ended_run(item("fresh", 1))

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from hisparse.redaction import HIDDEN
+
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 Namespace = Any  # of conftest.py, from which a test module cannot import
@@ -73,6 +75,28 @@ def test_a_new_object_with_a_typo_has_a_status(space: Namespace) -> None:
     assert errors(operator) == []
 
 
+def test_a_key_that_the_api_server_quotes_is_told_to_nobody(space: Namespace) -> None:
+    key = "Correct_Horse_8675309"
+    sidecar = {
+        "name": "proxy",
+        "image": "proxy:1",
+        "env": [{"name": "PROXY_API_KEY", "value": key}],
+        "ports": [{"name": key, "containerPort": 8443}],  # no port has such a name, and the refusal quotes it
+    }
+    operator = space.operators.leading()
+    space.create(**SMALL, podTemplate={"sidecars": [sidecar]})
+    said = space.until(lambda: (one := space.condition("Ready")).get("reason") == "Refused" and one, "it is refused")
+    assert "spec.podTemplate.sidecars" in said["message"]
+    assert HIDDEN in said["message"]
+    events = space.until(
+        lambda: "Refused" in (text := space.kubectl("-n", space.name, "get", "events", "-o", "json").stdout) and text,
+        "an Event says so",
+    )
+    assert HIDDEN in operator.log.read_text()
+    for text in (events, json.dumps(space.inference()["status"]), operator.log.read_text()):
+        assert key not in text
+
+
 def test_a_webhook_that_is_down_is_told_after_some_tries(space: Namespace) -> None:
     name = f"down-{space.name}"
     webhook = {
@@ -108,6 +132,7 @@ def test_a_webhook_that_is_down_is_told_after_some_tries(space: Namespace) -> No
 
 @pytest.mark.parametrize("binding", ["hisparse-operator", "hisparse-operator-lease"])
 def test_a_missing_right_at_the_start_is_one_sentence(space: Namespace, binding: str) -> None:
+    space.operators.lose_rights()
     space.kubectl("-n", space.name, "delete", "rolebinding", binding)
     operator = space.operators.start()
     assert operator.process.wait(30) == 1

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from audit import asked
 
 from hisparse_testenv.api import MERGE_PATCH
 
@@ -134,9 +135,8 @@ def test_sigterm_in_the_middle_of_work_ends_the_writes_before_the_lease_is_given
     assert operator.stop() == 0
     lease = space.api.request("GET", f"/apis/coordination.k8s.io/v1/namespaces/{space.name}/leases/hisparse-operator")
     assert lease["spec"]["holderIdentity"] == ""
-    text = space.operators.cluster.audit_log.read_text()
-    entries = [json.loads(line) for line in text.splitlines() if space.operators.user in line]
-    ends = [one["stageTimestamp"] for one in entries if one["verb"] not in ("get", "list", "watch")]
+    found = asked(space.operators.cluster.audit_log, space.operators.user)
+    ends = [one.ended for one in found if one.changes and one.resource != "leases"]
     assert len(ends) > 0
     assert max(ends) < lease["spec"]["renewTime"]
     assert not [one for one in operator.lines() if one["event"] == "bug"]

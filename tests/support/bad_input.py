@@ -471,6 +471,19 @@ BAD_INPUT: tuple[BadInput, ...] = (
         ("0", "1 and 64"),
         {"parallelism": {"data": 0}},
     ),
+    BadInput(
+        "a path with a control character",
+        "spec.model.pvc.path",
+        ("a path inside the volume",),
+        {"model": {"huggingFace": None, "pvc": {"claimName": "weights", "path": "a\x1b[2Jb"}}},
+    ),
+    BadInput("an argument with a NUL", "spec.engine.args[0]", ("NUL", "remove it"), {"engine": {"args": ["a\0b"]}}),
+    BadInput(
+        "a variable with a NUL",
+        "spec.engine.env[0].value",
+        ("NUL", "remove it"),
+        {"engine": {"env": [{"name": "A", "value": "a\0b"}]}},
+    ),
     # --- the engine
     BadInput(
         "an image without a tag",

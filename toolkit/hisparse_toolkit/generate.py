@@ -1,7 +1,7 @@
-"""Write crds/ from the models of the core: the three CRDs, and a reference of their fields. And the pages of docs/ that
-come from tables: node-checks.md and troubleshooting.md.
+"""Write crds/ from the models of the core: the three CRDs, and a reference of their fields. And what else comes from
+tables: docs/node-checks.md, docs/troubleshooting.md and the operator's roles.
 
-    python -m hisparse_toolkit.generate [CRDS [DOCS]]
+    python -m hisparse_toolkit.generate [CRDS [DOCS [DEPLOY]]]
 
 What pydantic emits is not yet what an API server accepts; `Structural` closes the gap and refuses what has no
 structural form, so that a mistake shows here and not at `kubectl apply`.
@@ -23,7 +23,7 @@ from hisparse.nodes import policy, report
 from hisparse.rules import VALIDATIONS, Rule
 from hisparse.spec import GROUP, KIND, NAME_RULES, PLURAL, VERSION, HiSparseInferenceSpec
 from hisparse.status import HiSparseInferenceStatus
-from hisparse_toolkit import node_checks_page, troubleshooting_page
+from hisparse_toolkit import node_checks_page, rbac, troubleshooting_page
 
 REFERENCE_FILE: Final = "README.md"
 
@@ -393,11 +393,21 @@ def write_pages(directory: Path) -> None:
     (directory / troubleshooting_page.FILE).write_text(troubleshooting_page.page(), encoding="utf-8")
 
 
+def write_roles(directory: Path) -> None:
+    """Write the roles of the operator."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / rbac.FILE).write_text(rbac.text(), encoding="utf-8")
+
+
+_PLACES: Final = ("crds", "docs", "operator/deploy")
+
+
 def main() -> None:
-    """Write the generated files below the directories given, or into crds/ and docs/ of the working directory."""
-    crds, docs, *_ = (*sys.argv[1:], *("crds", "docs")[len(sys.argv[1:]) :])
+    """Write the generated files below the directories given, or into those of the working directory."""
+    crds, docs, deploy, *_ = (*sys.argv[1:], *_PLACES[len(sys.argv[1:]) :])
     write(Path(crds))
     write_pages(Path(docs))
+    write_roles(Path(deploy))
 
 
 if __name__ == "__main__":

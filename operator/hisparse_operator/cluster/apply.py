@@ -17,6 +17,7 @@ from hisparse_operator.cluster.cache import Cache, Change, Key
 from hisparse_operator.cluster.contest import Contest, contested, put_back
 from hisparse_operator.cluster.kube import Api, ApiError, Conflict, NotFoundError
 from hisparse_operator.cluster.ownership import in_place, owned_fields
+from hisparse_operator.decide import shown
 from hisparse_operator.decide.blocked import bounded
 from hisparse_operator.decide.reasons import EventReason
 from hisparse_operator.kinds import EVENT, FIELD_MANAGER, INFERENCE, LABEL, POD, STATUS_MANAGER, Kind, kind_of
@@ -121,7 +122,10 @@ class Applier:
                 # as good as sent by us: another process of ours has, and whoever changes it now undoes it
                 _remember(self._sent, place, _digest(document))
         children, waits = await self._write(inference, pending, outcome)
-        status, wait = (False, 0.0) if outcome.status is None else await self._apply_status(inference, outcome.status)
+        status, wait = False, 0.0
+        if outcome.status is not None:
+            wanted = shown.status(outcome.status, shown.redaction_of(inference))
+            status, wait = await self._apply_status(inference, wanted)
         events = 0
         if not wait:  # else nothing remembers that they were posted
             for event in outcome.events:
@@ -147,14 +151,14 @@ class Applier:
         return children, waits
 
     async def _look(self, inference: Object, document: Object) -> tuple[Kind, Object | None]:
-        """The object that a document is about, as the watches know it. A pod that they do not know is asked for."""
+        """The object that a document is about, as the watches know it."""
         kind = kind_of(document["apiVersion"], document["kind"])
         meta = document["metadata"]
         if meta.get("namespace") != inference["metadata"]["namespace"]:
             raise ValueError(f"{kind.kind} {meta['name']} is not in the namespace of its inference")
         live = self._cache.get(kind, meta["namespace"], meta["name"])
         if live is None and kind is POD:
-            live = await self._api.get(kind, meta["namespace"], meta["name"])
+            raise Conflict("NotFound", f"Pod {meta['name']} is gone; there is nothing to mark")
         if live is not None:
             _check_ours(inference, kind, live)
         return kind, live
@@ -184,14 +188,16 @@ class Applier:
             # with the uid the API server refuses to make a new object or to change a namesake
             known = {part: live["metadata"][part] for part in ("uid", "resourceVersion")}
             document = {**document, "metadata": known | meta}
-        elif kind is not POD:
+        else:
             # One that the watches do not know may exist without our labels, and then it is not ours. No object has this
             # version, so the API server makes a new one or refuses.
             document = {**document, "metadata": {"resourceVersion": _OF_NO_OBJECT, **meta}}
         try:
             answer = await self._api.apply(kind, document, FIELD_MANAGER, force=live is not None)
         except Conflict:
-            if live is not None or kind is POD:
+            if kind is POD:
+                raise  # pods change all the time, and their ReplicaSet's news bring another pass
+            if live is not None:
                 await self._look_again(kind, meta["namespace"], meta["name"])
                 raise
             unseen = await self._api.get(kind, meta["namespace"], meta["name"])
@@ -294,7 +300,8 @@ class Applier:
         """Post an Event; of one posted before the count goes up, not within `repeat_s`. Never raises for it."""
         meta = inference["metadata"]
         now = self._now()
-        digest = _digest([meta["uid"], event.type, event.reason, event.message])
+        message = bounded(shown.message(event.message, shown.redaction_of(inference)))
+        digest = _digest([meta["uid"], event.type, event.reason, message])
         before = self._posted.get(digest)
         if before is not None and (now - before[1]).total_seconds() < repeat_s:
             return False
@@ -315,7 +322,7 @@ class Applier:
             },
             "type": event.type,
             "reason": event.reason,
-            "message": bounded(event.message),
+            "message": message,
             "source": {"component": FIELD_MANAGER},
             "reportingComponent": FIELD_MANAGER,
             "reportingInstance": self._instance,

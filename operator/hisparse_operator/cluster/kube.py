@@ -15,7 +15,9 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from hisparse.errors import Transient
+from hisparse.redaction import PLAIN
 from hisparse_operator.kinds import Kind
+from hisparse_operator.rights import need
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 JSON: Final = "application/json"
@@ -63,7 +65,7 @@ class LeaseLostError(Exception):
 
 def failure(status: int, body: bytes, retry_after: str | None) -> Exception:
     """What an answer outside 2xx means for the caller."""
-    reason, message = "", body.decode(errors="replace").strip()[:500]
+    reason, message = "", PLAIN.over(body.decode(errors="replace").strip())[:500]
     with contextlib.suppress(ValueError, AttributeError):
         answer = json.loads(body)
         reason, message = str(answer.get("reason", "")), str(answer.get("message", message))
@@ -158,6 +160,7 @@ class Api:
             "resourceVersion": version,
             "timeoutSeconds": str(int(limit_s)),
         }
+        need(kind, "watch")
         path = kind.path(namespace)
         request = await self._client.param_serialize(
             "GET", path, query_params=list(query.items()), header_params={"Accept": JSON}, auth_settings=["BearerToken"]
@@ -183,12 +186,14 @@ class Api:
     async def apply(
         self, kind: Kind, document: Mapping[str, Any], manager: str, *, force: bool, subresource: str | None = None
     ) -> dict[str, Any]:
-        """Server-side apply; the answer is the object as it is now."""
+        """Server-side apply; the answer is the object as it is now. Without force the object may be new."""
+        need(kind, "patch", *(() if force else ("create",)), subresource=subresource)
         meta = document["metadata"]
         return await self._write(
             "apply",
             kind,
             kind.path(meta.get("namespace"), meta["name"], subresource),
+            subresource=subresource,
             query={"fieldManager": manager, "force": str(force).lower()},
             body=document,
             content=APPLY,
@@ -221,7 +226,7 @@ class Api:
     async def log(self, kind: Kind, namespace: str, name: str, query: Mapping[str, Any]) -> str:
         """The log of a pod's container as text."""
         path = kind.path(namespace, name, "log")
-        body = await self._request("get", kind, path, query=query, accept="*/*")
+        body = await self._request("get", kind, path, subresource="log", query=query, accept="*/*")
         return body.decode(errors="replace")
 
     async def _write(self, verb: str, kind: Kind, path: str, **rest: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -239,12 +244,14 @@ class Api:
         kind: Kind,
         path: str,
         *,
+        subresource: str | None = None,
         query: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
         content: str = JSON,
         accept: str = JSON,
         limit: float = READ_S,
     ) -> bytes:
+        need(kind, "patch" if verb == "apply" else verb, subresource=subresource)
         method = {"list": "GET", "apply": "PATCH", "create": "POST", "update": "PUT"}.get(verb, verb.upper())
         begun = time.monotonic()
         code = "error"

@@ -13,6 +13,7 @@ from hisparse.errors import Transient
 from hisparse_operator.cluster.cache import Cache, Key
 from hisparse_operator.cluster.hub import Hub
 from hisparse_operator.cluster.kube import Api, ApiError
+from hisparse_operator.decide import shown
 from hisparse_operator.decide.pods import ENGINE, container_status
 from hisparse_operator.kinds import CHILDREN, NODE_REPORT, POD
 from hisparse_operator.world import Object, Outcome, Sight, World
@@ -41,6 +42,10 @@ class Observer:
         self._decisions = decisions
         self._nodes = nodes
 
+    def inference(self, key: Key) -> Object | None:
+        """The object alone, as it was seen last."""
+        return self._cache.inference(key)
+
     async def world(self, key: Key) -> World | None:
         """One inference and what bears on it, None if it is gone. Sends nothing for a converged one."""
         world = self.cached(key)
@@ -50,7 +55,8 @@ class Observer:
             world = replace(world, hub=await self._hub.files(*wanted))
         if pods := self._decisions.wants_logs(world):
             by_name = {pod["metadata"]["name"]: pod for pod in world.pods}
-            logs = {name: await self._log(key, by_name[name]) for name in pods if name in by_name}
+            hidden = shown.redaction_of(world.inference)
+            logs = {name: shown.log(await self._log(key, by_name[name]), hidden) for name in pods if name in by_name}
             world = replace(world, previous_logs=logs)
         return world
 
@@ -81,19 +87,13 @@ class Observer:
         }
         name = pod["metadata"]["name"]
         try:
-            text = await self._api.log(POD, key.namespace, name, query)
+            return await self._api.log(POD, key.namespace, name, query)
         except (ApiError, Transient) as error:
             # a node that is down must not keep us from saying what else we know
             log.warning("no log", inference=str(key), pod=name, error=str(error))
             return ""
-        return plain_lines(text)
 
 
 def ended_run(pod: Object) -> bool:
     """Whether the engine's ended run is still the current one (else it is the previous)."""
     return bool((container_status(pod).get("state") or {}).get("terminated"))
-
-
-def plain_lines(text: str) -> str:
-    """Lines as written, without carriage returns (vLLM's progress bars end in them)."""
-    return text.replace("\r\n", "\n").replace("\r", "\n")

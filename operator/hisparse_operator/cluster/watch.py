@@ -17,6 +17,7 @@ import kopf
 from kubernetes.aio import client
 
 from hisparse_operator.kinds import Kind
+from hisparse_operator.rights import need
 
 Credentials = Callable[[], Awaitable[client.Configuration]]
 OnEvent = Callable[[Kind, str | None, Mapping[str, Any]], None]
@@ -116,6 +117,7 @@ def registry(kinds: Collection[Kind], credentials: Credentials, on_event: OnEven
 
     kopf.on.login(id="login", registry=found)(login)
     for kind in kinds:
+        need(kind, "list", "watch")
 
         async def handle(event: kopf.RawEvent, kind: Kind = kind, **_: object) -> None:
             # a list leaves these two out of its items

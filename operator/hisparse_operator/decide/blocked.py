@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from hisparse_operator.decide import pods, revisions
+from hisparse_operator.decide import pods, revisions, shown
 from hisparse_operator.decide.conditions import Status, timestamp
 from hisparse_operator.decide.identity import family, parent_of
 from hisparse_operator.decide.reasons import ConditionType, EventReason, Reason
@@ -105,7 +105,7 @@ def told(events: Iterable[Event], wanted: Object, written: Object) -> tuple[Even
 
 
 def _hindered(status: dict[str, Any], world: World, why: Blocked, now: datetime) -> dict[str, Any]:
-    message = bounded(why.message)
+    message = bounded(shown.message(why.message, shown.redaction_of(world.inference)))
     conditions = _replaced(
         status.get("conditions") or (),
         world,
@@ -204,6 +204,7 @@ _FIELDS: Final[tuple[tuple[re.Pattern[str], str | None, tuple[str | int, ...]], 
 def refused(status: int, message: str, inference: Object, document: Object | None = None) -> Blocked:
     """A refusal of the API server: its words with our field names, and what to do. document is what it refused."""
     fields: dict[str, None] = {}
+    message = shown.message(message, shown.redaction_of(inference))
 
     def ours(match: re.Match[str]) -> str:
         if (found := _our_field(match[0].lstrip("."), inference, document)) is None:

@@ -68,6 +68,17 @@ def serve_command(spec: HiSparseInferenceSpec, plan: Plan) -> tuple[str, ...]:
     return engine.command(_model_path(spec), flags, (spec.engine.args if spec.engine else None) or ())
 
 
+def _arguments(spec: HiSparseInferenceSpec, plan: Plan) -> list[str]:
+    """The same as the kubelet is told it: in what is not the user's own wording no variable is put in."""
+    theirs = (spec.engine.args if spec.engine else None) or []
+    words = serve_command(spec, plan)
+    return [*map(_literal, words[: len(words) - len(theirs)]), *theirs]
+
+
+def _literal(word: str) -> str:
+    return word.replace("$", "$$") if "$$" in word or "$(" in word else word
+
+
 def drain_key(parent: Parent, revision: str) -> str:
     """What the preStop hook shows to /drain: known to whoever may read the pod, and not to users of the engine."""
     return hashlib.sha256(f"{parent.uid}/{revision}/drain".encode()).hexdigest()[:32]
@@ -104,7 +115,7 @@ def pod_template(
         "name": ENGINE,
         "image": image,
         "command": _command(borrowed=borrowed),
-        "args": list(serve_command(spec, plan)),
+        "args": _arguments(spec, plan),
         "ports": [
             {"name": HTTP, "containerPort": engine_port(spec), "protocol": "TCP"},
             {"name": LAUNCHER, "containerPort": LAUNCHER_PORT, "protocol": "TCP"},

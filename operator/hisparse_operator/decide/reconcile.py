@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from hisparse_operator.decide import degraded, events, failures, intent, judge, pods, revisions, rollout, status
+from hisparse_operator.decide import degraded, events, failures, intent, judge, pods, revisions, rollout, shown, status
 from hisparse_operator.decide.children import Children
 from hisparse_operator.decide.conditions import Status
 from hisparse_operator.decide.identity import Parent, family, is_going, labels_of, parent_of, revision_of
@@ -68,7 +69,8 @@ def reconcile(world: World, now: datetime, settings: OperatorSettings) -> Outcom
         name=parent.name,
         reports=degraded.Reports.of(world.report_sight, world.node_reports, now),
     )
-    judged = judge.conditions(scene)
+    hidden = shown.redaction_of(world.inference)
+    judged = tuple(replace(one, message=shown.message(one.message, hidden)) for one in judge.conditions(scene))
     report = status.document(
         scene,
         judged,
