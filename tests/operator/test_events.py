@@ -36,7 +36,6 @@ def test_a_rollout_is_told_from_its_revision_to_its_end() -> None:
         "PlanWarning",
         "RolloutStarted",
         "NotReady",
-        "WorkloadReady",
         "Ready",
         "RolloutComplete",
     ]

@@ -67,8 +67,8 @@ def test_kubectl_get_events_tells_the_story_of_a_rollout_in_order(everywhere: Na
     plain = events(space)
     found = [reason for reason, _ in plain]
     start, _, end = "RevisionCreated", "PlanFits", found.index("RolloutStarted")
-    assert in_order([start, "PlanFits", "WorkloadReady", "Available", "Ready"], found[: end - 1])
-    assert in_order([start, "RolloutStarted", "NotReady", "WorkloadReady", "Ready", "RolloutComplete"], found)
+    assert in_order([start, "PlanFits", "Ready"], found[: end - 1])
+    assert in_order([start, "RolloutStarted", "NotReady", "Ready", "RolloutComplete"], found)
     assert found.count(start) == 2
     assert found[-1] == "RolloutComplete"
 
