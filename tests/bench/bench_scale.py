@@ -281,8 +281,8 @@ def settled(fleet: Fleet, objects: int) -> tuple[float, int]:
         time.sleep(1)
 
 
-def disturb(fleet: Fleet, dice: random.Random, objects: int, nodes: int) -> str:
-    """One thing that people do to a cluster; what it was."""
+def disturb(fleet: Fleet, dice: random.Random, objects: int, nodes: int, seeds: int = 1000) -> str:
+    """One thing that people do to a cluster; what it was. An edit takes one of so many values."""
     session = fleet.session
     what = dice.choice(
         ("edits", "edits", "scalings", "scalings", "deleted pods", "cordons", "uncordons", "uncordons", "uncordons")
@@ -291,7 +291,7 @@ def disturb(fleet: Fleet, dice: random.Random, objects: int, nodes: int) -> str:
     node = f"gpu-{dice.randrange(nodes):03}"
     match what:
         case "edits":
-            patch: dict[str, Any] = {"spec": {"engine": {"args": [f"--seed={dice.randrange(1000)}"]}}}
+            patch: dict[str, Any] = {"spec": {"engine": {"args": [f"--seed={dice.randrange(seeds)}"]}}}
             session.send("PATCH", f"{OBJECTS}/{name}", patch, MERGE_PATCH)
         case "scalings":
             session.send("PATCH", f"{OBJECTS}/{name}", {"spec": {"replicas": dice.randint(1, 4)}}, MERGE_PATCH)

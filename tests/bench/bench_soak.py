@@ -1,7 +1,7 @@
 """Whether operator or node agent grow while a cluster changes all the time.
 
 `python tests/bench/bench_soak.py [MINUTES] [--objects N]` (default 30 and 100) runs the operator with objects of which one
-is edited or scaled, or loses a pod or a node, each second; and beside it the agent of one node whose NVML is a fake one. Memory of
+is edited or scaled, or loses a pod or a node, twice a second; and beside it the agent of one node whose NVML is a fake one. Memory of
 each process is read every ten seconds. After the warm-up (a third of the time, ten minutes at most) a straight line is
 laid through the readings by least squares: a leak shows as a slope far above its own standard error.
 
@@ -32,6 +32,9 @@ from tests.bench.pages import table  # noqa: E402
 
 SCRIPT: Final = "tests/bench/bench_soak.py"
 EVERY_S: Final = 10.0
+DISTURB_EVERY_S: Final = 0.5
+SEEDS: Final = 3
+"""Old revisions are kept, ten for each object: with few values all of them are there before the line begins."""
 LONGEST_WARM_UP_S: Final = 600.0
 MOST_MIB_PER_HOUR: Final = 10.0
 ERRORS: Final = 3.0
@@ -77,8 +80,8 @@ def soak(folder: Path, objects: int, minutes: float) -> tuple[dict[str, list[tup
                         readings.setdefault(name, []).append(((now - begun) / 3600, mebibytes(pid)))
                     # Prometheus does the same
                     operator.page("/metrics"), agent.page("/metrics")
-                did[disturb(fleet, dice, objects, nodes)] += 1
-                time.sleep(1)
+                did[disturb(fleet, dice, objects, nodes, SEEDS)] += 1
+                time.sleep(DISTURB_EVERY_S)
             passes = operator.readings().passes
             _, left = settled(fleet, objects)
         finally:
