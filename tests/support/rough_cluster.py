@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from simulator import GRACE, RefusedError, SmallCluster, copied
+from simulator import GRACE, RefusedError, SmallCluster, copied, in_place
 
 from hisparse_operator.cluster.apply import owner_of
 from hisparse_operator.decide.blocked import Blocked, Hindrance, blocked_status
@@ -250,6 +250,8 @@ class RoughCluster(SmallCluster):
     def _apply_child(self, document: Mapping[str, Any], known: dict[str, Any] | None, cause: Pass) -> str | None:
         kind, key = document["kind"], (document["kind"], document["metadata"]["name"])
         present = self.objects.get(key)
+        if known is not None and in_place(known, document):
+            return None  # as it was seen: no request is made, so nobody finds out that it has changed
         if known != present:
             raise StaleError(key)
         if kind in self.refusing:

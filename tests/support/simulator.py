@@ -176,11 +176,7 @@ class SmallCluster:
             assert live["data"] == wanted["data"], "the API server refuses a change of ControllerRevision.data"
         if document["kind"] == "ConfigMap" and live.get("immutable"):
             assert live["data"] == wanted["data"], "the API server refuses a change of an immutable ConfigMap"
-        current = {name: live.get(name) for name in wanted if name != "metadata"}
-        ours = {name: live["metadata"].get(name) for name in wanted["metadata"]}
-        if current == {name: value for name, value in wanted.items() if name != "metadata"} and (
-            ours == wanted["metadata"]
-        ):
+        if in_place(live, wanted):
             return 0
         live.update({name: value for name, value in wanted.items() if name != "metadata"})
         live["metadata"].update(wanted["metadata"])
@@ -430,6 +426,16 @@ class SmallCluster:
     def _uid(self) -> str:
         self._serial += 1
         return f"uid-{self._serial}"
+
+
+def in_place(live: Mapping[str, Any], document: Mapping[str, Any]) -> bool:
+    """Whether applying the document would change nothing."""
+    if document["kind"] == "Pod":
+        marks = (live["metadata"].get("annotations") or {}).items()
+        return bool(document["metadata"]["annotations"].items() <= marks)
+    current = {name: live.get(name) for name in document if name != "metadata"}
+    ours = {name: live["metadata"].get(name) for name in document["metadata"]}
+    return {**current, "metadata": ours} == document
 
 
 def rollouts(cluster: SmallCluster) -> Iterator[int]:
