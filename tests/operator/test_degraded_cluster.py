@@ -178,6 +178,7 @@ def test_an_operator_of_one_namespace_says_that_it_may_not_look(space: Namespace
 def test_without_the_right_it_works_and_says_so(fleet: Namespace) -> None:
     """An upgrade whose rbac.yaml nobody has applied."""
     space = fleet
+    space.operators.lose_rights()
     role = "clusterrole/hisparse-operator-cluster"
     rules = space.kubectl("get", role, "-o", "json").stdout
     patch = '[{"op": "test", "path": "/rules/1/resources/0", "value": "hisparsenodes"}, {"op": "remove", "path": "/rules/1"}]'

@@ -171,6 +171,7 @@ def test_the_kind_may_be_missing_come_late_and_go_again(pool: Namespace) -> None
 def test_without_the_rights_it_works_and_says_so(everywhere: Namespace) -> None:
     """No RoleBinding for the Leases; and an upgrade whose rbac.yaml nobody has applied."""
     space = everywhere
+    space.operators.lose_rights()
     role = "clusterrole/hisparse-operator-cluster"
     rules = json.loads(space.kubectl("get", role, "-o", "json").stdout)
     create(space, "all")
