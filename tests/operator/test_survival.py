@@ -25,7 +25,7 @@ from simulator import BAD, GRACE, REFUSED, SETTINGS, UNMADE, dense, node
 
 from hisparse import spec as spec_module
 from hisparse.spec import HiSparseInferenceSpec, parse_stored_spec
-from hisparse_operator.decide import intent, planning, podtemplate, revisions
+from hisparse_operator.decide import planning, podtemplate, recall, revisions
 from hisparse_operator.decide.identity import REVISION_LABEL, is_going
 from hisparse_operator.decide.planning import model_facts
 from hisparse_operator.decide.reasons import ConditionType
@@ -413,7 +413,7 @@ def remembered() -> Iterator[None]:
             facts[key] = model_facts(spec, hub)
         return facts[key]
 
-    with patch.object(intent, "parse_stored_spec", parse), patch.object(planning, "model_facts", read):
+    with patch.object(recall, "parse_stored_spec", parse), patch.object(planning, "model_facts", read):
         yield
 
 
