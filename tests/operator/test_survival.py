@@ -397,14 +397,14 @@ class Survival(RuleBasedStateMachine):
 
 @contextmanager
 def remembered() -> Iterator[None]:
-    """Specs are parsed, and facts of models read, once each: both are pure, and most of what a pass costs."""
-    specs: dict[str, Any] = {}
+    """Specs are parsed, and facts of models read, once for each release: both are most of what a pass costs."""
+    specs: dict[tuple[str, str], Any] = {}
     facts: dict[tuple[str, str], Any] = {}
 
-    def parse(raw: Any, **rest: Any) -> Any:
-        key = json.dumps([spec_module.HiSparseInferenceSpec.__name__, raw, rest["metadata"]["name"]])
+    def parse(text: str) -> Any:
+        key = (spec_module.HiSparseInferenceSpec.__name__, text)
         if key not in specs:
-            specs[key] = parse_stored_spec(raw, **rest)
+            specs[key] = parse_stored_spec(json.loads(text), metadata={})
         return specs[key]
 
     def read(spec: Any, hub: Any) -> Any:
@@ -413,7 +413,7 @@ def remembered() -> Iterator[None]:
             facts[key] = model_facts(spec, hub)
         return facts[key]
 
-    with patch.object(recall, "parse_stored_spec", parse), patch.object(planning, "model_facts", read):
+    with patch.object(recall, "_sound", parse), patch.object(planning, "model_facts", read):
         yield
 
 
