@@ -6,6 +6,7 @@ A right that this life does not need has to go, and code that needs a new one ha
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from typing import Any
 import pytest
 import yaml
 from audit import Grant, asked, granted, needed
+
+from hisparse_operator.cluster.apply import REPEAT_S
+from hisparse_testenv.api import MERGE_PATCH
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(280)]
 
@@ -30,6 +34,17 @@ LLAMA = {
     "resources": {"gpus": 1},
 }
 KEPT_REVISIONS = 5
+MANY = 2000
+LABEL = "inference.hisparse.dev/inference"
+LABELLED = (
+    "controllerrevisions",
+    "replicasets",
+    "configmaps",
+    "services",
+    "serviceaccounts",
+    "networkpolicies",
+    "poddisruptionbudgets",
+)
 
 
 def rules(*roles: str) -> set[Grant]:
@@ -87,10 +102,24 @@ def test_of_the_whole_cluster_every_right_is_used_and_no_other_is_asked_for(poli
     ready(space, 2)
     space.until(lambda: (space.api.get(f"{POLICIES}/all") or {}).get("status"), "the policy has a status")
 
-    # a rollout marks the pods that go first; one replica needs no disruption budget
+    # what has lost its label is asked for before it is written again
+    for kind in LABELLED:
+        space.kubectl("-n", space.name, "label", kind, "--all", f"{LABEL}-")
+        space.until(
+            lambda kind=kind: space.kubectl("-n", space.name, "get", kind, "-l", LABEL, "-o", "name").stdout,
+            f"{kind} have their label again",
+        )
+
+    # a rollout marks the pods that go first; and an inference that changes while its status is written is read again
     space.edit(NAME, {"restartToken": "one"})
+    looked: Grant = ("inference.hisparse.dev", "hisparseinferences", "get")
+    for number in range(MANY):
+        space.api.request("PATCH", space.path(NAME), {"metadata": {"annotations": {"n": f"{number}"}}}, MERGE_PATCH)
+        if number % 50 == 0 and looked in used(space):
+            break
     settled(space, "the rollout began")
     ready(space, 2)
+    # one replica needs no disruption budget
     space.edit(NAME, {"replicas": 1, "networking": {"networkPolicy": False}})
     ready(space, 1)
 
@@ -100,13 +129,12 @@ def test_of_the_whole_cluster_every_right_is_used_and_no_other_is_asked_for(poli
     space.until(lambda: space.inference(NAME)["status"].get("lastFailure"), "the failure is told", 60)
     space.kubectl("-n", space.name, "annotate", "pod", pod, "testenv.hisparse.dev/outcome-")
 
-    # an Event that was posted before, by a process that does not know it
+    # an Event that was posted before
     space.edit(NAME, {"paused": True})
     settled(space, "it is paused")
-    assert operator.stop() == 0
-    operator = space.operators.leading(*words)
     space.edit(NAME, {"paused": False})
     settled(space, "it goes on")
+    time.sleep(REPEAT_S)
     space.edit(NAME, {"paused": True})
     settled(space, "it is paused again")
 
