@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.cluster, pytest.mark.timeout(280)]
 Namespace = Any  # of conftest.py, from which a test module cannot import
 NAME = "small"
 REPLICAS = 2
-LASTS_S = 10.0
+LASTS_S = 6.0
 CATCHES_UP_S = 45.0
 MOST_A_SECOND = 12.0
 """Requests of any kind while a fault lasts. Ten kinds are watched; at the pace of one a second each that leaves two."""
