@@ -31,7 +31,7 @@ demo: control-plane  ## the main job, start to finish, on a local control plane 
 test: control-plane  ## every test that needs no root: pure, property and against a real API server
 	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not e2e and not engine and not chaos"
 
-test-chaos: control-plane  ## long stories of many nodes and outages against a real API server (5 minutes)
+test-chaos: control-plane  ## kills, faults, people, outages and many nodes, against a real API server (20 minutes)
 	$(BIN)/pytest -q -m chaos
 
 test-e2e: setup  ## a real kubelet and a real vLLM (root, Debian; about 25 minutes the first time)
