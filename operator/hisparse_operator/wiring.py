@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import signal
 import socket
+import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
@@ -61,6 +63,9 @@ _CRD_WAIT_S: Final = 5.0
 _SECOND_LIST_S: Final = 15.0
 _LEAST_LIST_S: Final = 60.0
 _DRAIN_S: Final = 3.0
+_KOPF_ENDS_S: Final = 3.0
+_ENDS_S: Final = 15.0
+"""Longer than all waits of an orderly end together."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,6 @@ class Operator:
                 return await self._lead(stop)
 
     async def _lead(self, stop: asyncio.Event) -> int:
-        # created before kopf starts: when kopf ends it cancels every task younger than itself
         workers = [asyncio.create_task(self._work(), name="worker") for _ in range(self._options.workers)]
         others = [
             asyncio.create_task(self._leader.hold(), name="lease"),
@@ -156,6 +160,7 @@ class Operator:
             workers.append(asyncio.create_task(self._keep(self._keeper), name="policies"))
         others.append(asyncio.create_task(self._watch(stop), name="watches"))
         done, _ = await asyncio.wait([*workers, *others], return_when=asyncio.FIRST_COMPLETED)
+        _end_for_certain()
         told: set[str] = set()
         for task in done:
             if error := task.exception():
@@ -213,7 +218,6 @@ class Operator:
         """Kopf, once there is something to watch; ends only by an error."""
         await self._await_crd()
         kinds = self._options.watched
-        ignored = asyncio.all_tasks()
 
         async def credentials() -> Any:  # noqa: ANN401
             return await load_configuration(self._options.kubeconfig, self._options.context)
@@ -228,7 +232,16 @@ class Operator:
         )
         self._last_event = time.monotonic()  # watches that never tell of anything grow old too
         _install(stop)  # kopf has put its own signal handlers in place
-        await kopf.run_tasks(tasks, ignored=ignored)
+        # not kopf.run_tasks: where one task fails it waits for the others to end, which may be for ever, before it
+        # says so; meanwhile nothing is watched
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=_KOPF_ENDS_S)
 
     async def _await_crd(self) -> None:
         """Kopf never comes back to a kind that does not exist when it starts."""
@@ -391,6 +404,13 @@ def _edited(change: Change) -> bool:
         return True
     old, new = change.old["metadata"], change.new["metadata"]
     return any(old.get(part) != new.get(part) for part in ("uid", "generation", "labels", "annotations"))
+
+
+def _end_for_certain() -> None:
+    """Whatever a task does that will not be cancelled: a process that writes nothing any more must not live on."""
+    limit = threading.Timer(_ENDS_S, os._exit, (1,))
+    limit.daemon = True
+    limit.start()
 
 
 def _utc_now() -> datetime:

@@ -143,9 +143,8 @@ def test_a_child_without_its_labels_and_annotations_gets_them_back(served: Names
 
 EDITS: dict[str, dict[str, Any]] = {
     "replicasets.apps": {"spec": {"replicas": 1}},
-    "configmaps": {"data": {"plan.json": "{}"}},
     "services": {"spec": {"selector": {"app": "another"}}},
-    "networkpolicies": {"spec": {"ingress": []}},
+    "networkpolicies": {"spec": {"podSelector": {"matchLabels": {"app": "another"}}}},
     "poddisruptionbudgets": {"spec": {"maxUnavailable": 0}},
 }
 
@@ -181,7 +180,8 @@ def test_a_child_that_a_person_deletes_comes_back_and_is_told(served: Namespace)
             space.until(lambda kind=kind, names=names: set(children(space, kind)) == names, f"{kind} is back")
             space.until(lambda: space.converged(NAME), "it serves")
             said = space.until(
-                lambda word=word: [one for one in events(space, "ChildPutBack") if word in one], f"{kind} is told of"
+                lambda word=word: [one for one in events(space, "ChildPutBack") if word in one],
+                f"{kind} is told of",
             )
             assert name in said[0]
             if kind != "replicasets.apps":

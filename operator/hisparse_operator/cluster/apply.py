@@ -120,7 +120,7 @@ class Applier:
                 pending.append((kind, document, live))
             elif (place := _place(kind, document, "")) not in self._sent:
                 # as good as sent by us: another process of ours has, and whoever changes it now undoes it
-                _remember(self._sent, place, _digest(document))
+                _remember(self._sent, place, _sent_as(inference, document))
         children, waits = await self._write(inference, pending, outcome)
         status, wait = False, 0.0
         if outcome.status is not None:
@@ -179,9 +179,10 @@ class Applier:
     async def _apply_child(self, inference: Object, kind: Kind, document: Object, live: Object | None) -> float:
         """Write a child; not 0 are the seconds that this has to wait."""
         meta, wanted = document["metadata"], document
-        place, sent = _place(kind, document, ""), _digest(document)
-        # the same once more: somebody has changed or deleted it since
-        undone = kind is not POD and self._sent.get(place) == sent
+        place, sent = _place(kind, document, ""), _sent_as(inference, document)
+        # the same once more, or one that is gone: somebody has changed or deleted it since
+        before = self._sent.get(place, "")
+        undone = kind is not POD and (before == sent or (live is None and before.startswith(_sent_by(inference))))
         if undone and (wait := self._contest.wait(place, _generation(inference))):
             return wait
         if live is not None:
@@ -394,6 +395,15 @@ def _generation(inference: Object) -> int:
 def _place(kind: Kind, document: Object, subresource: str) -> str:
     meta = document["metadata"]
     return f"{kind.plural}/{meta['namespace']}/{meta['name']}/{subresource}"
+
+
+def _sent_by(inference: Object) -> str:
+    """A namesake of the inference has another uid, and its children are others."""
+    return f"{inference['metadata']['uid']}/"
+
+
+def _sent_as(inference: Object, document: Object) -> str:
+    return _sent_by(inference) + _digest(document)
 
 
 def _fingerprint(live: Object, document: Object, manager: str, subresource: str) -> str:
