@@ -34,9 +34,11 @@ _REFERENCE: Final = re.compile(r"\$\([^)]*\)")
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _SECRET_ENDS: Final = (
     "password",
+    "passwords",
     "passwd",
     "passphrase",
     "secret",
+    "secrets",
     "credential",
     "credentials",
     "apikey",
@@ -62,7 +64,12 @@ def names_a_secret(name: str) -> bool:
         return False
     if any(word.endswith(_SECRET_ENDS) for word in words) or words[-1].endswith(("token", "bearer", "auth")):
         return True
-    return len(words) > 1 and words[-1] in ("key", "pat", "dsn", "pwd") and words[-2] not in _HARMLESS_KEYS
+    if words[-1] in ("pass", "cookie", "cookies") or "webhook" in words:
+        return True
+    if len(words) == 1:
+        return False
+    is_key = words[-1] in ("key", "pat", "dsn", "pwd") and words[-2] not in _HARMLESS_KEYS
+    return is_key or words[-2:] == ["api", "keys"]
 
 
 # --- forms -----------------------------------------------------------------------------------------------------------
@@ -92,7 +99,9 @@ _AFTER: Final = tuple(
     )
 )
 _NAME: Final = re.compile(r"(?<![A-Za-z0-9_])(?P<flag>--?)?(?P<name>[A-Za-z_][\w.-]*)")
-_HINTS: Final = ("passw", "pwd", "passphrase", "secret", "credential", "token", "key", "auth", "bearer", "pat", "dsn")
+_HINTS: Final = (
+    "pass", "pwd", "secret", "credential", "token", "key", "auth", "bearer", "pat", "dsn", "cookie", "webhook",
+)  # fmt: skip
 _ASSIGNED: Final = re.compile(
     r"(?:\\*[\"']?(?P<sign>\s*[:=]\s*)|\s+)"
     r"(?:(?P<list>\[\s*)?(?P<quote>\\*[\"'])(?P<quoted>(?:(?!(?P=quote))(?:\\.|[^\n]))*)|(?P<bare>[^\s,;\"']+))"

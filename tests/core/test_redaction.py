@@ -159,7 +159,24 @@ def test_a_number_by_mistake_is_a_value_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*SECRET_NAMES, *SECRET_FLAGS, "apiKey", "hfToken", "AUTH", "x-api-key", "token", "password"]
+    "name",
+    [
+        *SECRET_NAMES,
+        *SECRET_FLAGS,
+        "apiKey",
+        "hfToken",
+        "AUTH",
+        "x-api-key",
+        "token",
+        "password",
+        "DB_PASS",
+        "PASS",
+        "--pass",
+        "API_KEYS",
+        "APP_SECRETS",
+        "SESSION_COOKIE",
+        "SLACK_WEBHOOK_URL",
+    ],
 )
 def test_names_of_secrets(name: str) -> None:
     assert names_a_secret(name)
@@ -168,7 +185,7 @@ def test_names_of_secrets(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "TOKENIZER_MODE", "--max-num-batched-tokens", "max_tokens", "bos_token_id", "--ssl-keyfile", "KEYBOARD", "key",
+        "TOKENIZER_MODE", "--bypass", "passes", "--compass", "--max-num-batched-tokens", "max_tokens", "bos_token_id", "--ssl-keyfile", "KEYBOARD", "key",
         "VLLM_CACHE_ROOT", "tokenSecret.name", "num_tokens", "VLLM_API_KEY_FILE", "pattern", "path", "author", "cache_key",
     ],
 )  # fmt: skip

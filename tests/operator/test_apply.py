@@ -385,6 +385,23 @@ def status(*types: str, replicas: int = 1) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        pytest.param("\U0001f6ab denied, \U0001d4b3", None, id="beyond the 16 bits of JSON's escapes"),
+        pytest.param("\x00 \x1b \x7f \x85 \x9f", None, id="controls"),
+        pytest.param("\u2028 \u2029 \ufeff \ufffe \uffff", None, id="what YAML does not print"),
+        pytest.param("\\ud83d\\ude80 \\U0001f680 \\x07", None, id="text that looks like an escape"),
+        pytest.param("half \ud83d of a pair", "half \ufffd of a pair", id="half a pair"),
+    ],
+)
+async def test_any_text_is_written_as_it_is(scene: Scene, text: str, kept: str | None) -> None:
+    applier = await scene.applier()
+    await applier.apply(scene.inference, Outcome(apply=(scene.config_map(a=text),)))
+    assert (await scene.live(CONFIG_MAP))["data"]["a"] == (kept or text)
+    assert await applier.apply(scene.inference, Outcome(apply=(scene.config_map(a=kept or text),))) == Applied()
+
+
 async def test_status_is_one_write_when_it_differs_and_none_when_not(scene: Scene) -> None:
     applier = await scene.applier()
     assert (await applier.apply(scene.inference, Outcome(status=status("Ready", "Available")))).status

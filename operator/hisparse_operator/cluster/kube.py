@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -21,12 +22,16 @@ from hisparse_operator.rights import need
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 JSON: Final = "application/json"
-APPLY: Final = "application/apply-patch+yaml"
+# with a charset the client library leaves the body as it is
+APPLY: Final = "application/apply-patch+yaml; charset=utf-8"
 MERGE: Final = "application/merge-patch+json"
 READ_S: Final = 30.0
 WRITE_S: Final = 4.0
 """A write ends within this time, one way or the other: leader.py counts on it."""
 _OK: Final = range(200, 300)
+_NOT_IN_YAML: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
+_SURROGATES: Final = range(0xD800, 0xE000)
+_REPLACEMENT: Final = 0xFFFD
 # an apply of a field that the kind does not have, or of another type, is answered with 500: it never gets better
 _NONSENSE: Final = ("failed to create typed patch object", "failed to convert new object")
 _NOT_FOUND, _CONFLICT, _GONE, _INVALID, _TOO_MANY, _SERVER_ERROR = 404, 409, 410, 422, 429, 500
@@ -266,7 +271,8 @@ class Api:
                 )
                 # past param_serialize, which copies every value of the body to look for models of the client's own
                 timeout = aiohttp.ClientTimeout(total=limit)
-                answer = await self._client.call_api(method, url, headers, body, _request_timeout=timeout)
+                sent = _yaml(body) if content == APPLY else body
+                answer = await self._client.call_api(method, url, headers, sent, _request_timeout=timeout)
                 text: bytes = await answer.read()  # type: ignore[no-untyped-call]
             code = str(answer.status)
             if answer.status not in _OK:
@@ -280,6 +286,16 @@ class Api:
             return text
         finally:
             self._observer(verb, kind.plural, code, time.monotonic() - begun)
+
+
+def _yaml(body: object) -> bytes:
+    """JSON that is YAML too, which knows no pairs of surrogates (json.dumps writes an emoji so) and no raw controls."""
+    text = json.dumps(body, ensure_ascii=False)
+    return _NOT_IN_YAML.sub(lambda found: _escaped(ord(found[0])), text).encode()
+
+
+def _escaped(code: int) -> str:
+    return f"\\u{_REPLACEMENT if code in _SURROGATES else code:04x}"
 
 
 def _event(line: bytes) -> tuple[str, dict[str, Any]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from hisparse.reserved import COMPONENT_LABEL, ENGINE_COMPONENT
-from hisparse_operator.kinds import GROUP, INFERENCE, LABEL
+from hisparse_operator.kinds import FIELD_MANAGER, GROUP, INFERENCE, LABEL
 from hisparse_operator.world import Object, Ref, World
 
 REVISION_LABEL: Final = f"{GROUP}/revision"
@@ -66,8 +66,10 @@ class Parent:
 class Family:
     """The world sorted by whose child it is.
 
-    An object without a controller is ours to adopt (left by a deletion that orphaned it). One with another
-    controller is `foreign`: a namesake that was deleted and made again leaves such objects until they are collected.
+    An object with another controller is `foreign`: a namesake that was deleted and made again leaves such objects until
+    they are collected. One without a controller is ours to adopt (left by a deletion that orphaned it, or restored from
+    a backup) if it has the name that we would give it and we have written it, or know its revision; our labels alone
+    are on every copy that somebody makes of a child.
     """
 
     ours: World
@@ -87,17 +89,14 @@ def parent_of(inference: Object) -> Parent:
 def family(world: World, parent: Parent) -> Family:
     """Sort the children. Pods follow the ReplicaSet that controls them."""
     foreign: set[tuple[str, str]] = set()
+    records = (one for one in world.controller_revisions if controller_uid(one) in (None, parent.uid))
+    revisions = frozenset(name_of(one).removeprefix(f"{parent.name}-") for one in records)
 
     def mine(kind: str, objects: Iterable[Object]) -> tuple[Object, ...]:
-        kept = []
-        for child in objects:
-            if controller_uid(child) in (None, parent.uid):
-                kept.append(child)
-            else:
-                foreign.add((kind, name_of(child)))
-        return tuple(kept)
+        foreign.update((kind, name_of(one)) for one in objects if controller_uid(one) not in (None, parent.uid))
+        return tuple(one for one in objects if _is_ours(one, parent, revisions))
 
-    strange = {uid_of(rs) for rs in world.replica_sets if controller_uid(rs) not in (None, parent.uid)}
+    strange = {uid_of(rs) for rs in world.replica_sets if not _is_ours(rs, parent, revisions)}
     ours = World(
         inference=world.inference,
         controller_revisions=mine("ControllerRevision", world.controller_revisions),
@@ -114,6 +113,18 @@ def family(world: World, parent: Parent) -> Family:
         previous_logs=world.previous_logs,
     )
     return Family(ours, frozenset(foreign))
+
+
+def _is_ours(child: Object, parent: Parent, revisions: Collection[str]) -> bool:
+    """revisions: those of which we have a record."""
+    owners = child["metadata"].get("ownerReferences") or ()
+    if (controller := controller_uid(child)) is not None or any(one.get("uid") == parent.uid for one in owners):
+        return controller in (None, parent.uid)
+    revision = revision_of(child)
+    if name_of(child) != parent.child(revision or None):
+        return False
+    written = any(one.get("manager") == FIELD_MANAGER for one in child["metadata"].get("managedFields") or ())
+    return written or not revision or revision in revisions
 
 
 def name_of(obj: Object) -> str:
@@ -133,10 +144,11 @@ def labels_of(obj: Object) -> Mapping[str, str]:
     return labels
 
 
-def revision_of(replica_set: Object) -> str:
-    """The revision of a ReplicaSet: its selector says it, which nobody can change; a label goes with a typo."""
-    selected = ((replica_set.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
-    return str(selected.get(REVISION_LABEL) or labels_of(replica_set).get(REVISION_LABEL, ""))
+def revision_of(child: Object) -> str:
+    """The revision of a child: a ReplicaSet's selector says it, which nobody can change; a label goes with a typo."""
+    selector = (child.get("spec") or {}).get("selector")
+    selected = selector.get("matchLabels") if isinstance(selector, Mapping) else None
+    return str((selected or {}).get(REVISION_LABEL) or labels_of(child).get(REVISION_LABEL, ""))
 
 
 def controller_uid(obj: Object) -> str | None:
