@@ -111,7 +111,7 @@ kubectl -n hisparse logs deploy/hisparse-operator | grep -E '"level": "(warning|
 |---|---|
 | `started`, `leading`, `synced` | the usual start, in this order |
 | `waiting for the lease` | another replica leads; holder names it |
-| `lease lost` | it ends and starts again; another may lead |
+| `lease lost` | ten seconds without the API server, or another replica has it: the process ends and starts again |
 | `the CRD is not installed; waiting for it` | `kubectl apply -f crds/` |
 | `waiting for the API server` | it cannot be reached, or refuses the token; error has the cause |
 | `not listed` | a right is missing, or the API server does not answer; kind and error |
