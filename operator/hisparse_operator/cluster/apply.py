@@ -25,6 +25,8 @@ from hisparse_operator.world import Event, Object, Outcome, Ref
 
 log: Final = structlog.get_logger(__name__)
 _REMEMBERED: Final = 32768
+_EVENTS: Final = 2048
+"""Of those that come again and again there are few; to remember every one of a busy day would cost 15 MiB."""
 REPEAT_S: Final = 10.0
 """An Event of a transition that comes back is counted, at most so often."""
 REPEAT_RARELY_S: Final = 600.0
@@ -307,7 +309,7 @@ class Applier:
         if before is not None and (now - before[1]).total_seconds() < repeat_s:
             return False
         name = before[0] if before is not None else self._event_name(meta["name"], now)
-        _remember(self._posted, digest, (name, now))
+        _remember(self._posted, digest, (name, now), most=_EVENTS)
         stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         document = {
             "apiVersion": "v1",
@@ -416,8 +418,8 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _remember(memory: OrderedDict[str, Any], key: str, value: object) -> None:
+def _remember(memory: OrderedDict[str, Any], key: str, value: object, *, most: int = _REMEMBERED) -> None:
     memory[key] = value
     memory.move_to_end(key)
-    while len(memory) > _REMEMBERED:
+    while len(memory) > most:
         memory.popitem(last=False)
