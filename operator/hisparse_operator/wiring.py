@@ -218,6 +218,7 @@ class Operator:
         """Kopf, once there is something to watch; ends only by an error."""
         await self._await_crd()
         kinds = self._options.watched
+        older = asyncio.all_tasks()
 
         async def credentials() -> Any:  # noqa: ANN401
             return await load_configuration(self._options.kubeconfig, self._options.context)
@@ -239,9 +240,11 @@ class Operator:
             for task in done:
                 task.result()
         finally:
-            for task in tasks:
+            # its watches too, and at once: one that sees the session closed waits for ever for another login
+            going = asyncio.all_tasks() - older
+            for task in going:
                 task.cancel()
-            await asyncio.wait(tasks, timeout=_KOPF_ENDS_S)
+            await asyncio.wait(going, timeout=_KOPF_ENDS_S)
 
     async def _await_crd(self) -> None:
         """Kopf never comes back to a kind that does not exist when it starts."""

@@ -248,18 +248,9 @@ async def test_an_edit_of_our_field_is_put_back_by_one_write(scene: Scene) -> No
     assert await applier.apply(scene.inference, wanted) == Applied(), "the cache knows our own write"
 
 
-REFUSED = [("apply", "serviceaccounts", "201"), ("apply", "configmaps", "409")]
-
-
-@pytest.mark.parametrize(
-    ("labels", "sent"),
-    [
-        pytest.param({}, REFUSED, id="no labels, so that no watch tells of it"),
-        pytest.param(LABELS, [], id="our labels"),
-    ],
-)
-async def test_what_another_controller_owns_is_never_taken_and_nothing_is_written_after_it(
-    scene: Scene, labels: dict[str, str], sent: list[tuple[str, str, str]]
+@pytest.mark.parametrize("labels", [{}, LABELS], ids=["no labels, so that no watch tells of it", "our labels"])
+async def test_what_another_controller_owns_is_never_taken_and_nothing_is_half_applied(
+    scene: Scene, labels: dict[str, str]
 ) -> None:
     theirs = scene.child("v1", "ConfigMap", data={"a": "1"})
     # a real one: the garbage collector deletes what an owner that does not exist is said to own
@@ -272,7 +263,7 @@ async def test_what_another_controller_owns_is_never_taken_and_nothing_is_writte
     wanted = Outcome(apply=children, status={"replicas": 1})
     with pytest.raises(ChildTakenError, match="ConfigMap glm exists and belongs to ConfigMap web"):
         await applier.apply(scene.inference, wanted)
-    assert scene.writes() == sent
+    assert scene.writes() == []
     live = await scene.live(CONFIG_MAP)
     assert live["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
 
@@ -292,10 +283,17 @@ async def test_a_users_object_without_owner_and_labels_is_not_taken_an_orphan_of
     assert (await scene.live(CONFIG_MAP))["metadata"]["ownerReferences"] == [scene.owner()]
 
 
-async def test_a_new_child_takes_one_request(scene: Scene) -> None:
+async def test_a_new_child_with_a_hash_in_its_name_takes_one_request(scene: Scene) -> None:
     applier = await scene.applier()
-    assert (await applier.apply(scene.inference, Outcome(apply=(scene.config_map(a="1"),)))).children == 1
+    hashed = scene.child("v1", "ConfigMap", "glm-abc", data={"a": "1"})
+    assert (await applier.apply(scene.inference, Outcome(apply=(hashed,)))).children == 1
     assert scene.requests == [("apply", "configmaps", "201")]
+
+
+async def test_of_a_new_child_with_a_name_that_people_use_it_asks_first(scene: Scene) -> None:
+    applier = await scene.applier()
+    assert (await applier.apply(scene.inference, Outcome(apply=(scene.child("v1", "ServiceAccount"),)))).children == 1
+    assert scene.requests == [("get", "serviceaccounts", "404"), ("apply", "serviceaccounts", "201")]
 
 
 async def test_an_object_that_no_watch_tells_of_is_not_written_even_where_nothing_of_it_would_change(

@@ -12,7 +12,7 @@ import pytest
 
 from hisparse_toolkit.troubleshooting_page import FILE
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240), pytest.mark.xdist_group("private-cluster")]
+pytestmark = [pytest.mark.chaos, pytest.mark.cluster, pytest.mark.timeout(240), pytest.mark.xdist_group("private-cluster")]
 
 Namespace = Any  # of conftest.py, from which a test module cannot import
 NAME = "small"
@@ -123,7 +123,6 @@ CHANGES = {"delete", "annotate", "label", "scale", "patch", "cordon", "uncordon"
 OF_AN_INSTALLATION = ("-n", "hisparse"), ("-n", "hisparse-nodes")
 
 
-@pytest.mark.chaos
 def test_the_commands_of_the_page_work(everywhere: Namespace) -> None:
     """Those that read, and those that change as a dry run; there are no kubelets here, nor an installation."""
     space = everywhere

@@ -111,9 +111,10 @@ class Applier:
         self._contest = contest or Contest()
 
     async def apply(self, inference: Object, outcome: Outcome) -> Applied:
-        """Make it so, in order, up to a child that somebody else has: that is a ChildTakenError.
+        """Make it so, in order. Raises ChildTakenError before anything is written, Transient and ApiError as they come.
 
-        What makes or ends pods comes last, so none has moved by then. Transient and ApiError are raised as they come.
+        A name with a revision's hash that somebody else has is found only when it is to be written; what makes or ends
+        pods comes last.
         """
         pending: list[tuple[Kind, Object, Object | None]] = []
         for document in outcome.apply:
@@ -153,7 +154,10 @@ class Applier:
         return children, waits
 
     async def _look(self, inference: Object, document: Object) -> tuple[Kind, Object | None]:
-        """The object that a document is about, as the watches know it."""
+        """The object that a document is about, as the watches know it.
+
+        One that they do not know may exist without our labels: a name that a person may well have used is asked for.
+        """
         kind = kind_of(document["apiVersion"], document["kind"])
         meta = document["metadata"]
         if meta.get("namespace") != inference["metadata"]["namespace"]:
@@ -163,6 +167,11 @@ class Applier:
             raise Conflict("NotFound", f"Pod {meta['name']} is gone; there is nothing to mark")
         if live is not None:
             _check_ours(inference, kind, live)
+        elif meta["name"] == inference["metadata"]["name"]:
+            unseen = await self._api.get(kind, meta["namespace"], meta["name"])
+            if unseen is not None:
+                _check_ours(inference, kind, unseen)
+                raise await self._unseen(inference, kind, unseen)
         return kind, live
 
     async def _unseen(self, inference: Object, kind: Kind, live: Object) -> Transient:
