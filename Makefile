@@ -29,10 +29,13 @@ demo: control-plane  ## the main job, start to finish, on a local control plane 
 	@$(BIN)/hisparse demo $(CLUSTER)
 
 test: control-plane  ## every test that needs no root: pure, property and against a real API server
-	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not e2e and not engine and not chaos"
+	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not e2e and not engine and not chaos and not faults"
 
-test-chaos: control-plane  ## kills, faults, people, outages and many nodes, against a real API server (20 minutes)
+test-chaos: control-plane  ## takeovers, people, upgrades, rights, many nodes, against a real API server (20 minutes)
 	$(BIN)/pytest -q -m chaos
+
+test-faults: control-plane  ## SIGKILL before every write, twenty faults of the network and the API server (25 minutes)
+	$(BIN)/pytest -q -m faults
 
 test-e2e: setup  ## a real kubelet and a real vLLM (root, Debian; about 25 minutes the first time)
 	@$(BIN)/python -m hisparse_testenv tools --group control-plane --group real-node
@@ -69,4 +72,4 @@ soak: control-plane  ## whether operator or node agent grow under churn (MINUTES
 clean:       ## what was built in this folder (not the cache)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
 
-.PHONY: help setup control-plane demo test test-chaos test-engine test-e2e lint generate verify bench soak clean
+.PHONY: help setup control-plane demo test test-chaos test-faults test-engine test-e2e lint generate verify bench soak clean

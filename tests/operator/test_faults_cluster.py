@@ -15,7 +15,7 @@ import pytest
 from fault_proxy import Answer, Asked, Cut, Expired, Fault, FaultProxy, Hang, Rule, Slow, Stale, Swapped, nothing
 from pod_history import PodHistory
 
-pytestmark = [pytest.mark.chaos, pytest.mark.cluster, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.faults, pytest.mark.cluster, pytest.mark.timeout(280)]
 
 Namespace = Any  # of conftest.py, from which a test module cannot import
 NAME = "small"

@@ -107,7 +107,7 @@ def refusal(spec: dict[str, Any]) -> str:
 
 
 @given(st.lists(VALUES, min_size=1, max_size=4))
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_each_argument_is_one_word_and_only_the_pods_own_syntax_is_read(words: list[str]) -> None:
     given_words = [one for word in words for one in ("--middleware", word)]
     engine, _ = template(dense(engine={"args": given_words, "env": [{"name": "SAID", "value": "by the user"}]}))
@@ -119,7 +119,7 @@ def test_each_argument_is_one_word_and_only_the_pods_own_syntax_is_read(words: l
 
 
 @given(VALUES)
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_with_each_dollar_doubled_any_text_arrives_as_it_is(word: str) -> None:
     engine, _ = template(dense(engine={"args": ["--middleware", word.replace("$", "$$")]}))
     argv, _ = started(engine)
@@ -127,14 +127,14 @@ def test_with_each_dollar_doubled_any_text_arrives_as_it_is(word: str) -> None:
 
 
 @given(VALUES)
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_a_variable_is_its_text(value: str) -> None:
     engine, _ = template(dense(engine={"env": [{"name": "MINE", "value": value.replace("$", "$$")}]}))
     assert started(engine)[1]["MINE"] == value
 
 
 @given(PATHS.map("/".join).filter(lambda path: ".." not in path.split("/")))
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_the_folder_of_a_model_is_never_read_as_a_variable(path: str) -> None:
     model = {"pvc": {"claimName": "weights", "path": path}, "config": CONFIG, "facts": {"weights": "100Gi"}}
     if refused := refusal(dense(model=model)):

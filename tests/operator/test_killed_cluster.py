@@ -17,7 +17,7 @@ import pytest
 from fault_proxy import Asked, Call, FaultProxy, nothing
 from pod_history import PodHistory
 
-pytestmark = [pytest.mark.chaos, pytest.mark.cluster, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.faults, pytest.mark.cluster, pytest.mark.timeout(1500)]
 
 Namespace = Any  # of conftest.py, from which a test module cannot import
 Running = Any
