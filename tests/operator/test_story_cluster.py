@@ -12,7 +12,12 @@ import pytest
 
 from hisparse_toolkit.troubleshooting_page import FILE
 
-pytestmark = [pytest.mark.chaos, pytest.mark.cluster, pytest.mark.timeout(240), pytest.mark.xdist_group("private-cluster")]
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.cluster,
+    pytest.mark.timeout(240),
+    pytest.mark.xdist_group("private-cluster"),
+]
 
 Namespace = Any  # of conftest.py, from which a test module cannot import
 NAME = "small"
