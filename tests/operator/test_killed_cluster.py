@@ -142,4 +142,5 @@ def test_killed_before_any_write_of_a_rollout_it_converges_and_serves_all_along(
         assert number < MOST_WRITES
     sys.stdout.write(f"{number - 1} writes of a rollout\n")
     revisions = [one for one in space.children() if one.startswith("ControllerRevision/")]
-    assert len(revisions) <= 6, "old revisions were forgotten all along"
+    # five to go back to, the one that runs, and the one that ran when the last pass looked
+    assert len(revisions) <= 7, "old revisions were forgotten all along"
