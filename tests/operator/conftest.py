@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import secrets
 import selectors
 import signal
@@ -372,6 +373,12 @@ class Namespace:
             f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["resourceVersion"]
             for one in json.loads(text)["items"]
         }
+
+    def shape(self, name: str) -> set[str]:
+        """The children of the revision that is wanted and those of all, without what differs from life to life."""
+        revision = self.inference(name)["status"]["updateRevision"]
+        names = [one for one in self.children() if revision in one or not re.search(f"{name}-[0-9a-z]{{8,}}", one)]
+        return {re.sub(r"-[a-z0-9]{5}$", "-x", one.replace(revision, "REVISION")) for one in names}
 
     def child(self, kind: str) -> str:
         """The name of the one child of a kind."""

@@ -3,7 +3,6 @@ nothing spins, and once it is over the status catches up.
 """
 
 import random
-import re
 import signal
 import sys
 import time
@@ -120,13 +119,6 @@ class Behind:
 
         self.space.until(there, what, limit_s)
 
-    def shape(self) -> set[str]:
-        revision = self.space.inference(NAME)["status"]["updateRevision"]
-        names = [
-            one for one in self.space.children() if revision in one or not re.search(f"{NAME}-[0-9a-z]{{8,}}", one)
-        ]
-        return {re.sub(r"-[a-z0-9]{5}$", "-x", one.replace(revision, "REVISION")) for one in names}
-
 
 @pytest.fixture
 def behind(space: Namespace) -> Iterator[Behind]:
@@ -141,7 +133,7 @@ def test_edits_in_a_fault_are_neither_lost_nor_done_twice(behind: Behind, fault:
     space.create(NAME, **spec())
     behind.until_converged("it serves")
     space.settled()
-    reference = behind.shape()
+    reference = space.shape(NAME)
     service = space.child("Service")
 
     with PodHistory(space.api, space.name) as history:
@@ -169,7 +161,7 @@ def test_edits_in_a_fault_are_neither_lost_nor_done_twice(behind: Behind, fault:
         assert space.inference(NAME)["spec"]["engine"]["args"] == ["--seed=2"]
         (engine,) = pod_args(space)
         assert "--seed=2" in engine, "the last edit is what runs"
-        assert behind.shape() == reference, "the same children, none twice, and the deleted one is back"
+        assert space.shape(NAME) == reference, "the same children, none twice, and the deleted one is back"
         per_revision = Counter(one.revision for one in history.made(begun))
         assert all(count <= REPLICAS for count in per_revision.values()), per_revision
         assert history.least_serving(begun) >= REPLICAS - 1

@@ -5,7 +5,6 @@ many writes there are is found by counting: a life goes on until nobody is kille
 """
 
 import os
-import re
 import signal
 import sys
 import time
@@ -83,14 +82,6 @@ class Lives:
         """The status says that all is done, for this generation."""
         return bool(self.space.converged(NAME))
 
-    def shape(self) -> set[str]:
-        """Which children there are: their names with the hash of the revision left out, and how many of each."""
-        revision = self.space.inference(NAME)["status"]["updateRevision"]
-        names = [
-            one for one in self.space.children() if revision in one or not re.search(f"{NAME}-[0-9a-z]{{8,}}", one)
-        ]
-        return {re.sub(r"-[a-z0-9]{5}$", "-x", one.replace(revision, "REVISION")) for one in names}
-
 
 @pytest.fixture
 def lives(space: Namespace) -> Iterator[Lives]:
@@ -108,7 +99,7 @@ def test_killed_before_any_write_of_a_creation_it_converges_to_the_same_objects(
             killed = lives.with_kill_before(number, lambda: space.create(NAME, **spec()))
             assert len(history.made()) == REPLICAS, "each pod is made once"
             assert not history.deleted(), "and none is restarted"
-        shape = lives.shape()
+        shape = space.shape(NAME)
         reference = reference or shape
         assert shape == reference
         space.api.request("DELETE", space.path(NAME))
@@ -125,7 +116,7 @@ def test_killed_before_any_write_of_a_rollout_it_converges_and_serves_all_along(
     space.create(NAME, **spec())
     space.until(lives.converged, "it serves", 60)
     space.settled()
-    reference = lives.shape()
+    reference = space.shape(NAME)
     number = 0
     while True:
         number += 1
@@ -133,7 +124,7 @@ def test_killed_before_any_write_of_a_rollout_it_converges_and_serves_all_along(
         with PodHistory(space.api, space.name) as history:
             begun = time.monotonic()
             killed = lives.with_kill_before(number, partial(space.edit, NAME, {"engine": {"args": args}}))
-            assert lives.shape() == reference
+            assert space.shape(NAME) == reference
             assert len(history.made(begun)) == REPLICAS, "each pod of the new revision is made once"
             assert len(history.deleted(begun)) == REPLICAS, "and each old one goes once"
             assert history.least_serving(begun) >= REPLICAS - 1

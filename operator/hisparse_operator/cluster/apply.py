@@ -26,7 +26,7 @@ from hisparse_operator.world import Event, Object, Outcome, Ref
 log: Final = structlog.get_logger(__name__)
 _REMEMBERED: Final = 32768
 _EVENTS: Final = 2048
-"""Of those that come again and again there are few; to remember every one of a busy day would cost 15 MiB."""
+"""Those that come again and again are few, and each takes some half a KiB."""
 REPEAT_S: Final = 10.0
 """An Event of a transition that comes back is counted, at most so often."""
 REPEAT_RARELY_S: Final = 600.0
@@ -168,24 +168,26 @@ class Applier:
         if live is not None:
             _check_ours(inference, kind, live)
         elif meta["name"] == inference["metadata"]["name"]:
-            unseen = await self._api.get(kind, meta["namespace"], meta["name"])
-            if unseen is not None:
-                _check_ours(inference, kind, unseen)
-                raise await self._unseen(inference, kind, unseen)
+            await self._reveal(inference, kind, meta["name"])
         return kind, live
 
-    async def _unseen(self, inference: Object, kind: Kind, live: Object) -> Transient:
-        """Nothing was decided on this object of ours, as on how many pods a ReplicaSet has: the next pass shall.
+    async def _reveal(self, inference: Object, kind: Kind, child: str) -> None:
+        """Raise ChildTakenError or Transient if there is such an object though the watches do not know it.
 
-        The watches have not told of it yet, or never will, since it has lost our label.
+        If it is ours they have not told of it yet, or never will, since it has lost our label. Nothing was decided on
+        it, as on how many pods a ReplicaSet has: the next pass shall.
         """
+        live = await self._api.get(kind, inference["metadata"]["namespace"], child)
+        if live is None:
+            return
+        _check_ours(inference, kind, live)
         meta, name = live["metadata"], inference["metadata"]["name"]
         if (meta.get("labels") or {}).get(LABEL) != name:
             patch = {"metadata": {"uid": meta["uid"], "labels": {LABEL: name}}}
             live = await self._api.merge(kind, meta["namespace"], meta["name"], patch)
             log.info("label given back", inference=f"{meta['namespace']}/{name}", kind=kind.kind, name=meta["name"])
         self._cache.put(kind, live)
-        return Transient(f"{kind.kind} {meta['name']} is ours, and the watches have not shown it yet", retry_seconds=1)
+        raise Transient(f"{kind.kind} {meta['name']} is ours, and the watches have not shown it yet", retry_seconds=1)
 
     async def _apply_child(self, inference: Object, kind: Kind, document: Object, live: Object | None) -> float:
         """Write a child; not 0 are the seconds that this has to wait."""
@@ -212,11 +214,8 @@ class Applier:
             if live is not None:
                 await self._look_again(kind, meta["namespace"], meta["name"])
                 raise
-            unseen = await self._api.get(kind, meta["namespace"], meta["name"])
-            if unseen is None:
-                raise
-            _check_ours(inference, kind, unseen)
-            raise await self._unseen(inference, kind, unseen) from None
+            await self._reveal(inference, kind, meta["name"])
+            raise
         except ApiError as error:
             error.document = wanted
             raise

@@ -192,7 +192,8 @@ class Api:
         self, kind: Kind, document: Mapping[str, Any], manager: str, *, force: bool, subresource: str | None = None
     ) -> dict[str, Any]:
         """Server-side apply; the answer is the object as it is now. Without force the object may be new."""
-        need(kind, "patch", *(() if force else ("create",)), subresource=subresource)
+        if not force:
+            need(kind, "create", subresource=subresource)
         meta = document["metadata"]
         return await self._write(
             "apply",
