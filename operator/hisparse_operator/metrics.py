@@ -86,9 +86,9 @@ class Metrics:
         """One watch event came."""
         self._watch_events.labels(kind).inc()
 
-    def watch_missed(self, kind: str, count: int) -> None:
-        """A list told of changes that no watch had told of."""
-        self._missed.labels(kind).inc(count)
+    def watch_missed(self, kind: str) -> None:
+        """A list told of a change that no watch had told of."""
+        self._missed.labels(kind).inc()
 
     def gauge(self, name: str, text: str, read: Callable[[], float | None]) -> None:
         """A gauge read at scrape; absent while it is None."""

@@ -41,6 +41,7 @@ from hisparse_operator.cluster.leader import Leader, Times
 from hisparse_operator.cluster.observe import Decisions, Observer
 from hisparse_operator.cluster.optional import OptionalWatch
 from hisparse_operator.cluster.policies import PolicyKeeper
+from hisparse_operator.cluster.relist import relist
 from hisparse_operator.decide import degraded
 from hisparse_operator.kinds import (
     CHILDREN,
@@ -215,8 +216,11 @@ class Operator:
         )
 
     async def _watch(self, stop: asyncio.Event) -> None:
-        """Kopf, once there is something to watch; ends only by an error."""
-        await self._await_crd()
+        """Kopf, once we know all there is; ends only by an error.
+
+        Not meanwhile: kopf lists everything too, and one after the other each is done sooner.
+        """
+        await self._synced.wait()
         kinds = self._options.watched
         older = asyncio.all_tasks()
 
@@ -251,7 +255,7 @@ class Operator:
         while True:
             try:
                 for scope in self._scopes(INFERENCE):
-                    await self._api.list(INFERENCE, scope)
+                    await anext(self._api.pages(INFERENCE, scope, size=1))
             except NotFoundError:
                 log.warning("the CRD is not installed; waiting for it", kind=INFERENCE.plural)
             except Transient as error:
@@ -278,12 +282,7 @@ class Operator:
         try:
             for kind in self._options.kinds:
                 for scope in self._scopes(kind):
-                    items, version = await self._api.list(kind, scope)
-                    changes = self._cache.replace(kind, scope, items, version)
-                    for change in changes:
-                        self._poke(change)
-                    if count and changes:
-                        self._metrics.watch_missed(kind.kind, len(changes))
+                    await relist(self._api, self._cache, kind, scope, self._missed if count else self._poke)
         except Transient as error:
             log.warning("not listed", error=str(error))
             return False
@@ -293,6 +292,10 @@ class Operator:
             log.error("not listed", error=cause(error) or str(error))  # noqa: TRY400 - no bug, the text says it all
             return False
         return True
+
+    def _missed(self, change: Change) -> None:
+        self._metrics.watch_missed(change.kind.kind)
+        self._poke(change)
 
     def _scopes(self, kind: Kind) -> tuple[str | None, ...]:
         return self._options.namespaces if kind.namespaced and self._options.namespaces else (None,)

@@ -16,6 +16,7 @@ from hisparse_operator.cluster.cache import Cache
 from hisparse_operator.cluster.contest import Contest
 from hisparse_operator.cluster.kube import Api, ApiError, Conflict, LeaseLostError, load_configuration
 from hisparse_operator.cluster.ownership import in_place
+from hisparse_operator.cluster.relist import relist
 from hisparse_operator.decide.identity import ref
 from hisparse_operator.kinds import BY_NAME, EVENT, FIELD_MANAGER, INFERENCE, LABEL, STATUS_MANAGER, Kind
 from hisparse_operator.world import Event, Outcome, Ref
@@ -66,7 +67,7 @@ class Scene:
         """What a fresh process would know."""
         cache = Cache()
         for kind in BY_NAME.values():
-            cache.replace(kind, self.namespace, *await self.api.list(kind, self.namespace))
+            await relist(self.api, cache, kind, self.namespace, lambda _: None)
         self.requests.clear()
         return cache
 

@@ -63,18 +63,18 @@ def test_a_list_removes_what_no_watch_has_told_of_but_nothing_newer() -> None:
     cache = Cache()
     cache.put(SERVICE, service(5, uid="ghost", name="ghost"))
     cache.put(SERVICE, service(30, uid="new", name="new"))
-    changes = cache.replace(SERVICE, None, [service(8)], "20")
-    assert sorted((change.old is not None, change.new is not None) for change in changes) == [
-        (False, True),
-        (True, False),
-    ]
+    cache.put(SERVICE, service(8))
+    (change,) = cache.retain(SERVICE, None, {service(8)["metadata"]["uid"]}, "20")
+    assert change.new is None
+    assert change.old is not None
+    assert change.old["metadata"]["name"] == "ghost"
     assert versions(cache) == ["8", "30"]
 
 
 def test_a_list_of_one_namespace_says_nothing_about_others() -> None:
     cache = Cache()
     cache.put(SERVICE, service(5))
-    assert cache.replace(SERVICE, "elsewhere", [], "20") == ()
+    assert cache.retain(SERVICE, "elsewhere", (), "20") == ()
     assert versions(cache) == ["5"]
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,13 +42,14 @@ class Script(Api):
     listed: list[float] = field(default_factory=list)
     watched: list[str] = field(default_factory=list)
 
-    async def list(self, kind: Kind, namespace: str | None) -> Any:
+    async def pages(self, kind: Kind, namespace: str | None, size: int = 1) -> AsyncIterator[Any]:
+        del size
         assert (kind, namespace) == (NODE_REPORT, None)
         self.listed.append(asyncio.get_running_loop().time())
         answer = self.lists.popleft() if len(self.lists) > 1 else self.lists[0]
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        yield answer
 
     async def watch(
         self, kind: Kind, version: str, take: Taker, limit_s: float, *, namespace: str | None = None

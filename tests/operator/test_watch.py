@@ -38,7 +38,21 @@ def test_one_path_does_not_hold_up_another() -> None:
     assert pacer.wait("/services", 0.0) == 0.0
 
 
+async def test_the_pages_of_a_list_do_not_wait_for_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, waits = await asked(monkeypatch, "limit=2", *(f"limit=2&continue={page}" for page in range(3 * BURST)))
+    assert len(seen) == 1 + 3 * BURST
+    assert waits == []
+
+
 async def test_kopfs_session_has_our_credentials_and_keeps_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, waits = await asked(monkeypatch, *["watch=true"] * (BURST + 2))
+    assert {one.headers["Authorization"] for one in seen} == {"Bearer t0ken"}
+    assert {one.headers["User-Agent"] for one in seen} == {"hisparse-operator"}
+    assert len(waits) == 2, "the burst at once, and then each waits"
+
+
+async def asked(monkeypatch: pytest.MonkeyPatch, *queries: str) -> tuple[list[web.Request], list[float]]:
+    """Requests of kopf's session as a server sees them, and the waits before them, which are not slept."""
     seen: list[web.Request] = []
     slept: list[float] = []
     sleep = asyncio.sleep
@@ -63,11 +77,8 @@ async def test_kopfs_session_has_our_credentials_and_keeps_the_pace(monkeypatch:
     try:
         async with session:
             assert isinstance(session, aiohttp.ClientSession)
-            for _ in range(BURST + 2):
-                await (await session.get(f"{server}/pods?watch=true")).read()
+            for query in queries:
+                await (await session.get(f"{server}/pods?{query}")).read()
     finally:
         await runner.cleanup()
-    assert {one.headers["Authorization"] for one in seen} == {"Bearer t0ken"}
-    assert {one.headers["User-Agent"] for one in seen} == {"hisparse-operator"}
-    waits = [one for one in slept if one > 0]
-    assert len(waits) == 2, "the burst at once, and then each waits"
+    return seen, [one for one in slept if one > 0]

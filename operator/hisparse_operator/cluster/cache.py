@@ -8,7 +8,7 @@ tells of objects deleted meanwhile). The resource version decides which of them 
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -264,18 +264,14 @@ class Cache:
         self._index(kind, place, old, None)
         return Change(kind, old, None)
 
-    def replace(
-        self, kind: Kind, namespace: str | None, items: Iterable[Object], list_version: str
-    ) -> tuple[Change, ...]:
-        """Take in a list of all objects of a kind in a namespace (None: in all) as of a resource version."""
-        listed = list(items)
-        uids = {item["metadata"]["uid"] for item in listed}
+    def retain(self, kind: Kind, namespace: str | None, uids: Collection[str], list_version: str) -> tuple[Change, ...]:
+        """Remove what a whole list of a kind in a namespace (None: in all) does not have, unless it is newer."""
         gone = [
             item
             for (where, _), item in self._items[kind].items()
             if namespace in (None, where) and item["metadata"]["uid"] not in uids and version(item) <= int(list_version)
         ]
-        changes = [self.remove(kind, item) for item in gone] + [self.put(kind, item) for item in listed]
+        changes = [self.remove(kind, item) for item in gone]
         return tuple(change for change in changes if change is not None)
 
     def _all(self, kind: Kind) -> tuple[Object, ...]:

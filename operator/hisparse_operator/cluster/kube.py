@@ -28,6 +28,8 @@ MERGE: Final = "application/merge-patch+json"
 READ_S: Final = 30.0
 WRITE_S: Final = 4.0
 """A write ends within this time, one way or the other: leader.py counts on it."""
+PAGE: Final = 250
+"""Objects of one answer to a list. A whole list of pods would be many times what is kept of it."""
 _OK: Final = range(200, 300)
 _NOT_IN_YAML: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
 _SURROGATES: Final = range(0xD800, 0xE000)
@@ -144,12 +146,30 @@ class Api:
         except NotFoundError:
             return None
 
-    async def list(self, kind: Kind, namespace: str | None) -> tuple[list[dict[str, Any]], str]:
-        """All objects of a kind that concern us, and the resource version at which that was true."""
-        query = {"labelSelector": kind.selector, "fieldSelector": kind.field_selector}
-        answer = await self._json("list", kind, kind.path(namespace), query=query)
+    async def pages(
+        self, kind: Kind, namespace: str | None, size: int = PAGE
+    ) -> AsyncIterator[tuple[list[dict[str, Any]], str]]:
+        """All objects of a kind that concern us, some at a time, and the resource version at which that was true.
+
+        Transient (410) where reading took longer than the API server keeps the rest: begin again.
+        """
+        query = {"labelSelector": kind.selector, "fieldSelector": kind.field_selector, "limit": str(size)}
         stamp = {"apiVersion": kind.api_version, "kind": kind.kind}  # a list leaves them out of its items
-        return [stamp | item for item in answer.get("items") or ()], answer["metadata"]["resourceVersion"]
+        rest: str | None = None
+        while rest != "":
+            answer = await self._json("list", kind, kind.path(namespace), query=query | {"continue": rest})
+            meta = answer["metadata"]
+            yield [stamp | item for item in answer.get("items") or ()], meta["resourceVersion"]
+            rest = meta.get("continue", "")
+
+    async def list(self, kind: Kind, namespace: str | None) -> tuple[list[dict[str, Any]], str]:
+        """The same in one piece."""
+        items: list[dict[str, Any]] = []
+        version = ""
+        async for page, at in self.pages(kind, namespace):
+            items += page
+            version = at
+        return items, version
 
     async def watch(
         self, kind: Kind, version: str, take: Taker, limit_s: float, *, namespace: str | None = None

@@ -19,6 +19,7 @@ import structlog
 from hisparse.errors import Transient
 from hisparse_operator.cluster.cache import Cache, Change
 from hisparse_operator.cluster.kube import Api, ApiError, NotFoundError
+from hisparse_operator.cluster.relist import relist
 from hisparse_operator.kinds import Kind
 from hisparse_operator.workqueue import backoff
 from hisparse_operator.world import Sight
@@ -71,9 +72,7 @@ class OptionalWatch:
     async def _try(self) -> float:
         """List, then watch until that fails; the seconds to wait before the next try."""
         try:
-            items, version = await self._api.list(self._kind, self._namespace)
-            for change in self._cache.replace(self._kind, self._namespace, items, version):
-                self._on_change(change)
+            version = await relist(self._api, self._cache, self._kind, self._namespace, self._on_change)
             self._see(Sight.SEEN)
             while True:
                 version = await self._api.watch(

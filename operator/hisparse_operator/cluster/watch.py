@@ -16,6 +16,7 @@ import aiohttp
 import kopf
 from kubernetes.aio import client
 
+from hisparse_operator.cluster.kube import PAGE
 from hisparse_operator.kinds import Kind
 from hisparse_operator.rights import need
 
@@ -24,6 +25,8 @@ OnEvent = Callable[[Kind, str | None, Mapping[str, Any]], None]
 _CLIENT_TIMEOUT_S: Final = 600.0
 _LIST_TIMEOUT_S: Final = 60.0
 _CONNECT_TIMEOUT_S: Final = 10.0
+_IDLE_S: Final = 0.1
+"""kopf keeps a task with the last event of an object for so long: after a list, with the whole list."""
 BURST: Final = 4
 """Requests for one list or its watch that may begin at once: a list, its watch, and both once more."""
 INTERVAL_S: Final = 1.0
@@ -70,7 +73,8 @@ class Pacer:
         """The same as a hook of an HTTP session."""
 
         async def begins(_: object, __: SimpleNamespace, about: aiohttp.TraceRequestStartParams) -> None:
-            await asyncio.sleep(self.wait(about.url.path, asyncio.get_running_loop().time()))
+            if "continue" not in about.url.query:  # the next page of a list that has begun
+                await asyncio.sleep(self.wait(about.url.path, asyncio.get_running_loop().time()))
 
         found = aiohttp.TraceConfig()
         found.on_request_start.append(begins)
@@ -141,6 +145,8 @@ def settings(kinds: Collection[Kind]) -> kopf.OperatorSettings:
     found.scanning.disabled = True  # needs no rights on namespaces and CRDs
     found.process.ultimate_exiting_timeout = None
     found.queueing.exit_timeout = 0.1  # our handlers never wait
+    found.queueing.idle_timeout = _IDLE_S
+    found.watching.chunk_size = PAGE
     found.watching.client_timeout = _CLIENT_TIMEOUT_S
     found.networking.request_timeout = _LIST_TIMEOUT_S
     found.networking.connect_timeout = _CONNECT_TIMEOUT_S
