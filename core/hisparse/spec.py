@@ -556,6 +556,11 @@ class EnvVar(Strict):
     )
 
 
+def _twice(variables: list[EnvVar] | None) -> str | None:
+    names = [variable.name for variable in variables or ()]
+    return next((name for name in names if names.count(name) > 1), None)
+
+
 class EngineSpec(Strict):
     """The vLLM that runs."""
 
@@ -613,6 +618,19 @@ class EngineSpec(Strict):
             must="args begin with a flag",
             field="args",
             terms={"first": Term("self.args[0]", lambda engine: engine.args[0])},
+        ),
+        Rule(
+            "!has(self.env) || self.env.all(one, self.env.exists_one(other, other.name == one.name))",
+            "{twice} is set more than once; keep one",
+            lambda engine: _twice(engine.env) is None,
+            must="each name of env once",
+            field="env",
+            terms={
+                "twice": Term(
+                    "self.env.filter(one, !self.env.exists_one(other, other.name == one.name))[0].name",
+                    lambda engine: _twice(engine.env),
+                )
+            },
         ),
     )
 

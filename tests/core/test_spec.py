@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from hisparse.errors import HiSparseError, SpecError, SpecErrors, Transient
+from hisparse.nodes.policy import HiSparseNodePolicySpec
 from hisparse.reserved import RESERVED, RESERVED_ENV, check_argument, full_flag
 from hisparse.rules import Strict
 from hisparse.spec import (
@@ -49,7 +50,7 @@ def test_only_what_shapes_no_pod_has_a_default_in_the_schema() -> None:
             name for name, field in block.model_fields.items() if not field.is_required() and field.default is not None
         ]
 
-    blocks: list[type[BaseModel]] = [HiSparseInferenceSpec, *Strict.__subclasses__()]
+    blocks: list[type[BaseModel]] = [HiSparseInferenceSpec, HiSparseNodePolicySpec, *Strict.__subclasses__()]
     assert {name for block in blocks for name in defaults(block)} == {"replicas", "dry_run"}
 
 

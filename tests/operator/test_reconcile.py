@@ -576,6 +576,22 @@ def test_a_replica_set_that_is_being_deleted_is_waited_for() -> None:
     assert cluster.reason(ConditionType.READY) == "True/Proven"
 
 
+def test_a_child_that_a_finalizer_holds_is_named_with_what_holds_it() -> None:
+    cluster = running()
+    service = cluster.objects["Service", "llama"]["metadata"]
+    service["deletionTimestamp"], service["finalizers"] = "2026-11-29T12:00:00Z", ["example.com/lb"]
+    cluster.operate()
+    progressing = cluster.condition(ConditionType.PROGRESSING)
+    assert (progressing["status"], progressing["reason"]) == ("True", "Complete")
+    assert (
+        "Service llama was deleted at 2026-11-29T12:00:00Z and is held by the finalizer example.com/lb: it is made "
+        "again once whoever set that has removed it"
+    ) in progressing["message"]
+    service["finalizers"] = ["foregroundDeletion"]  # which goes by itself
+    cluster.operate()
+    assert "is held by" not in cluster.condition(ConditionType.PROGRESSING)["message"]
+
+
 # --- whose child is it -------------------------------------------------------------------------------------------
 
 
@@ -589,9 +605,29 @@ def test_leftovers_of_a_deleted_namesake_are_not_adopted() -> None:
     cluster.operate()
     assert cluster.reason(ConditionType.PROGRESSING) == "False/ChildConflict"
     assert cluster.reason(ConditionType.READY) == "False/ChildConflict"
+    message = cluster.condition(ConditionType.READY)["message"]
+    assert "ServiceAccount llama belongs to HiSparseInference llama" in message
+    assert "wait if a namesake was just deleted" in message
     cluster.objects.clear()
     cluster.settle()
     assert cluster.reason(ConditionType.READY) == "True/Proven"
+
+
+def test_nobody_is_told_to_delete_a_replica_set_that_serves() -> None:
+    cluster = running()
+    (name,) = cluster.names("ReplicaSet")
+    pods = cluster.names("Pod")
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "other", "uid": "u", "controller": True}
+    theirs = cluster.objects["ReplicaSet", name]["metadata"]
+    theirs["ownerReferences"] = [owner]
+    cluster.operate()
+    message = cluster.condition(ConditionType.PROGRESSING)["message"]
+    assert f"ReplicaSet {name} belongs to Deployment other; " in message
+    assert "remove the foreign ownerReference instead" in message
+    del theirs["ownerReferences"]
+    cluster.settle()
+    assert cluster.reason(ConditionType.READY) == "True/Proven"
+    assert cluster.names("Pod") == pods
 
 
 def test_orphans_are_adopted_without_a_restart() -> None:
@@ -632,6 +668,24 @@ def test_paused_holds_beside_a_fault_too() -> None:
     cluster.settle()
     assert cluster.names("Service") == []
     assert cluster.reason(ConditionType.ACCEPTED) == "False/InvalidSpec"
+
+
+def test_paused_from_the_start_says_why_there_are_no_pods() -> None:
+    cluster = SmallCluster(dense(paused=True), [node("n0")])
+    cluster.settle()
+    assert cluster.objects == {}
+    assert cluster.reason(ConditionType.READY) == "False/Paused"
+    cluster.edit(dense())
+    cluster.settle()
+    assert cluster.reason(ConditionType.READY) == "True/Proven"
+
+
+def test_a_record_that_was_lost_is_put_back_and_not_told_of_again() -> None:
+    cluster = running()
+    cluster.delete("ControllerRevision", cluster.names("ControllerRevision")[0])
+    cluster.settle()
+    assert len(cluster.names("ControllerRevision")) == 1
+    assert reasons(cluster) == []
 
 
 def test_plan_only_from_the_start_makes_only_a_plan() -> None:

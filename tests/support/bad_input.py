@@ -581,6 +581,12 @@ BAD_INPUT: tuple[BadInput, ...] = (
         ("A", "keep one"),
         {"engine": {"env": [{"name": "A", "value": "1", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]}},
     ),
+    BadInput(
+        "a variable that is set twice",
+        "spec.engine.env",
+        ("B", "more than once", "keep one"),
+        {"engine": {"env": [{"name": name, "value": "1"} for name in ("A", "B", "B")]}},
+    ),
     # --- the rest
     BadInput("fewer than no replicas", "spec.replicas", ("-1", "0 and 1000"), {"replicas": -1}),
     BadInput("a duration without a unit", "spec.lifecycle.drain", ('"300"', '"15m"'), {"lifecycle": {"drain": "300"}}),

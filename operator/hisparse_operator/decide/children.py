@@ -27,6 +27,8 @@ from hisparse_operator.settings import OperatorSettings
 from hisparse_operator.world import Object, Ref
 
 _DEFAULT_MAX_UNAVAILABLE = 1
+_COLLECTORS = frozenset({"foregroundDeletion", "orphan"})
+"""Finalizers that Kubernetes' own garbage collector sets, and takes away again by itself."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +69,25 @@ class Children:
         return (*documents, *self._unknown())
 
     def conflicts(self) -> tuple[str, ...]:
-        """Names that we need and somebody else has."""
-        return tuple(f"{doc['kind']} {name_of(doc)}" for doc in self.documents if self.kin.is_foreign(doc))
+        """Names that we need and somebody else has, and who that is."""
+        taken = ((doc, self.kin.holder(doc)) for doc in self.documents)
+        return tuple(f"{doc['kind']} {name_of(doc)} belongs to {holder}" for doc, holder in taken if holder)
+
+    def held(self) -> tuple[str, ...]:
+        """Children that were deleted and that somebody's finalizer keeps: they are made again once they are gone."""
+        return tuple(
+            f"{kind} {name_of(live)} was deleted at {live['metadata']['deletionTimestamp']} and is held by the "
+            f"finalizer {', '.join(finalizers)}"
+            for kind, live in self._live()
+            if kind != "Pod" and is_going(live) and (finalizers := _held_by(live))
+        )
 
     def writable(self) -> tuple[dict[str, Any], ...]:
         """The documents without those that have to wait until another object of that name is gone."""
         going = {(kind, name_of(obj)) for kind, obj in self._live() if is_going(obj)}
         going |= {(kind, name_of(live)) for _, kind, live in self._spoiled}
         return tuple(
-            doc for doc in self.documents if not self.kin.is_foreign(doc) and (doc["kind"], name_of(doc)) not in going
+            doc for doc in self.documents if self.kin.holder(doc) is None and (doc["kind"], name_of(doc)) not in going
         )
 
     def deletions(self) -> tuple[Ref, ...]:
@@ -192,3 +204,7 @@ class Children:
         for kind, objects in by_kind.items():
             for obj in objects:
                 yield kind, obj
+
+
+def _held_by(obj: Object) -> list[str]:
+    return [one for one in obj["metadata"].get("finalizers") or () if one not in _COLLECTORS]

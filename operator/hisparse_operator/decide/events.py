@@ -39,6 +39,8 @@ def _revision(scene: Scene) -> Iterator[Event]:
     target, spec, planned = scene.intent.target, scene.intent.spec, scene.intent.planned
     if not scene.intent.created or target is None or spec is None:
         return
+    if scene.before.get("updateRevision") == target.hash:
+        return  # its record was lost, or its label; it has been told of
     yield Event(
         "Normal",
         EventReason.REVISION_CREATED.value,

@@ -73,11 +73,12 @@ class Family:
     """
 
     ours: World
-    foreign: frozenset[tuple[str, str]]
+    foreign: Mapping[tuple[str, str], str]
+    """Kind and name of what others control, and who does."""
 
-    def is_foreign(self, document: Object) -> bool:
-        """Whether somebody else holds the name that this document wants."""
-        return (str(document["kind"]), name_of(document)) in self.foreign
+    def holder(self, document: Object) -> str | None:
+        """Who else holds the name that this document wants."""
+        return self.foreign.get((str(document["kind"]), name_of(document)))
 
 
 def parent_of(inference: Object) -> Parent:
@@ -88,12 +89,15 @@ def parent_of(inference: Object) -> Parent:
 
 def family(world: World, parent: Parent) -> Family:
     """Sort the children. Pods follow the ReplicaSet that controls them."""
-    foreign: set[tuple[str, str]] = set()
+    foreign: dict[tuple[str, str], str] = {}
     records = (one for one in world.controller_revisions if controller_uid(one) in (None, parent.uid))
     revisions = frozenset(name_of(one).removeprefix(f"{parent.name}-") for one in records)
 
     def mine(kind: str, objects: Iterable[Object]) -> tuple[Object, ...]:
-        foreign.update((kind, name_of(one)) for one in objects if controller_uid(one) not in (None, parent.uid))
+        for one in objects:
+            controller = _controller(one)
+            if controller is not None and controller["uid"] != parent.uid:
+                foreign[kind, name_of(one)] = f"{controller['kind']} {controller['name']}"
         return tuple(one for one in objects if _is_ours(one, parent, revisions))
 
     strange = {uid_of(rs) for rs in world.replica_sets if not _is_ours(rs, parent, revisions)}
@@ -112,7 +116,7 @@ def family(world: World, parent: Parent) -> Family:
         hub=world.hub,
         previous_logs=world.previous_logs,
     )
-    return Family(ours, frozenset(foreign))
+    return Family(ours, foreign)
 
 
 def _is_ours(child: Object, parent: Parent, revisions: Collection[str]) -> bool:
@@ -153,14 +157,19 @@ def revision_of(child: Object) -> str:
 
 def controller_uid(obj: Object) -> str | None:
     """The uid of the owner that controls the object."""
-    owners = obj["metadata"].get("ownerReferences") or ()
-    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), None)
+    controller = _controller(obj)
+    return None if controller is None else str(controller["uid"])
 
 
 def controller_name(obj: Object) -> str | None:
     """The name of the owner that controls the object."""
+    controller = _controller(obj)
+    return None if controller is None else str(controller["name"])
+
+
+def _controller(obj: Object) -> Mapping[str, Any] | None:
     owners = obj["metadata"].get("ownerReferences") or ()
-    return next((str(owner["name"]) for owner in owners if owner.get("controller")), None)
+    return next((owner for owner in owners if owner.get("controller")), None)
 
 
 def is_going(obj: Object) -> bool:

@@ -30,7 +30,8 @@ _ZERO: Final = "spec.replicas is 0; scale up to serve"
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything that a condition may look at. before is the old status; strays are pods of no revision.
+    """Everything that a condition may look at. before is the old status; strays are pods of no revision; conflicts and
+    held are children that somebody else owns, or keeps from going.
 
     reports are those of the node agents; None where there are none to look at.
     """
@@ -42,6 +43,7 @@ class Scene:
     replica_sets: tuple[Object, ...]
     before: Mapping[str, Any]
     conflicts: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
     places: Places = field(default_factory=lambda: Places(None, {}))
     strays: tuple[EnginePod, ...] = ()
     name: str = ""
@@ -220,19 +222,14 @@ def _available(scene: Scene) -> Condition:
 
 def _progressing(scene: Scene) -> Condition:
     judged = _progress(scene)
-    notes = (*_overdue(scene), *stray_notes(scene))
+    notes = (*_held(scene), *_overdue(scene), *stray_notes(scene))
     return replace(judged, message="; ".join((judged.message, *notes)))
 
 
 def _progress(scene: Scene) -> Condition:
     kind, spec, step = ConditionType.PROGRESSING, scene.intent.spec, scene.step
     if scene.conflicts:
-        return Condition(
-            kind,
-            Status.FALSE,
-            Reason.CHILD_CONFLICT,
-            f"{', '.join(scene.conflicts)} belongs to another owner; delete it, or wait if a namesake was just deleted",
-        )
+        return Condition(kind, Status.FALSE, Reason.CHILD_CONFLICT, _taken(scene))
     if spec is not None and spec.plan_only:
         stay = f"; {_pods(len(scene.active))} made earlier stay as they are" if scene.active else ""
         return Condition(
@@ -310,6 +307,23 @@ def _no_place(scene: Scene) -> str:
     return f"no old pod is on a node that may take a new one, so none is taken for it: {told}; {', or '.join(steps)}"
 
 
+def _taken(scene: Scene) -> str:
+    """Who has names that we need. The pods of a ReplicaSet go with it, and they may serve."""
+    step = "delete what is not needed, or wait if a namesake was just deleted"
+    pods = (
+        "; the pods of a ReplicaSet end with it, so if it was made for this inference remove the foreign "
+        "ownerReference instead (kubectl edit rs), and it is taken back as it is"
+    )
+    has_pods = any(one.startswith("ReplicaSet ") for one in scene.conflicts)
+    return f"{_listed(scene.conflicts)}; {step}{pods if has_pods else ''}"
+
+
+def _held(scene: Scene) -> tuple[str, ...]:
+    if not scene.held:
+        return ()
+    return (f"{_listed(scene.held)}: it is made again once whoever set that has removed it",)
+
+
 def _overdue(scene: Scene) -> tuple[str, ...]:
     late = [f"pod {pod.name} on node {pod.node or 'none'} should have ended at {pod.ends}" for pod in scene.overdue]
     if not late:
@@ -350,6 +364,8 @@ def _ready(
         causes.append(Condition(ConditionType.READY, Status.FALSE, Reason.SCALED_TO_ZERO, _ZERO))
     causes += running
     worst = next((cause for cause in causes if cause is not None and not cause.true), None)
+    if worst is not None and worst.reason is Reason.WAITING_FOR_PODS and progressing.reason is Reason.PAUSED:
+        worst = progressing  # nothing makes them
     if worst is None:
         told = share(
             scene.wanted, scene.wanted, "is ready and takes requests", "are ready and take requests", "replica"

@@ -66,6 +66,7 @@ def reconcile(world: World, now: datetime, settings: OperatorSettings) -> Outcom
         conflicts=children.conflicts(),
         places=places,
         strays=_strays(seen, fleets, parent),
+        held=children.held(),
         name=parent.name,
         reports=degraded.Reports.of(world.report_sight, world.node_reports, now),
     )

@@ -136,8 +136,9 @@ ENTRIES: Final = (
         ((_PROGRESSING, Status.FALSE), _NOT_READY),
         "An object that belongs to somebody else has a name that one of our children needs. It is never taken over.",
         f"{DESCRIBE}: the message has its kind, name and owner.",
-        "Delete or rename that object, or make the HiSparseInference under another name. After the deletion of a "
-        "namesake wait until its children are gone.",
+        "Delete or rename that object, or make the HiSparseInference under another name. The pods of a ReplicaSet end "
+        "with it: where it was made for this inference, remove the foreign ownerReference instead. After the deletion "
+        "of a namesake wait until its children are gone.",
     ),
     Entry(
         Reason.PROVEN,
