@@ -19,15 +19,16 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "support"))
+# a script finds the modules of its own folder only
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 import captures  # noqa: E402 - found by the line above
 import fake_pynvml  # noqa: E402
+from tests.bench.figures import Row, cpu_seconds, mebibytes  # noqa: E402
 
 from hisparse.nodes.catalogue import NodeCondition  # noqa: E402
 from hisparse.nodes.checks import CHECKS  # noqa: E402
@@ -43,32 +44,12 @@ PROBE_S: Final = 10
 """agent.yaml: readiness every 10 s, liveness every 20 s."""
 WARM_UP_S: Final = 75
 """Longer than the slowest pace, so that each kind of reading was made once."""
-TICKS: Final = os.sysconf("SC_CLK_TCK")
 LINK_DOWN: Final = {"164": [3, 0, 0], "165": [0, 1, 0]}
 FAULTS: Final = {
     "nvlink.links": (NodeCondition.LINK, "18 links fall to 9"),
     "thermal.margin": (NodeCondition.GPU, "a margin of 1 C"),
 }
 """One for each condition, so that the second does not have to wait for the first to be over."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One figure. limit None: it has none."""
-
-    what: str
-    value: float
-    limit: float | None
-    unit: str
-
-    @property
-    def missed(self) -> bool:
-        """Whether it is over its limit."""
-        return self.limit is not None and self.value > self.limit
-
-    def __str__(self) -> str:
-        limit = "" if self.limit is None else f"at most {self.limit:g} {self.unit}"
-        return f"{self.what:52} {self.value:9.3f} {self.unit:10} {limit:18} {'MISSED' if self.missed else ''}".rstrip()
 
 
 class Agent:
@@ -125,16 +106,10 @@ class Agent:
         self.process.wait(30)
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process up to now."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
-def mebibytes(pid: int, name: str) -> float:
-    """Rss or Pss of a process."""
+def shared_mebibytes(pid: int) -> float:
+    """Memory of a process in which what it shares counts in parts (PSS)."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:"))
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
 
 
 def cost(agent: Agent, minutes: float) -> list[Row]:
@@ -151,7 +126,7 @@ def cost(agent: Agent, minutes: float) -> list[Row]:
         if beat % (SCRAPE_S // PROBE_S) == 0:
             agent.page("/metrics")
         for name, pid in pids.items():
-            most[name] = max(most[name], mebibytes(pid, "Rss"))
+            most[name] = max(most[name], mebibytes(pid))
         time.sleep(PROBE_S)
     seconds = time.monotonic() - begun
     shares = {name: 100 * (cpu_seconds(pid) - before[name]) / seconds for name, pid in pids.items()}
@@ -160,7 +135,7 @@ def cost(agent: Agent, minutes: float) -> list[Row]:
     print(f"{seconds:.0f} s in real time, {_polls(agent) - polls:.0f} polls of the host, every third of the GPUs too;")
     # hyperthreads share a core: on a busy machine the same work takes more CPU time
     print(f"meanwhile the load of this machine's {os.cpu_count()} CPUs was {os.getloadavg()[1]:.1f}\n")
-    shared = sum(mebibytes(pid, "Pss") for pid in pids.values())
+    shared = sum(shared_mebibytes(pid) for pid in pids.values())
     return [
         *(Row(f"CPU, {name}", share, None, "% of core") for name, share in shares.items()),
         Row("CPU, both", sum(shares.values()), MOST_CPU_PERCENT, "% of core"),
@@ -223,7 +198,7 @@ def main() -> None:
             finally:
                 agent.stop()
     for row in rows:
-        print(row)
+        print("  ".join(row.cells()))
     missed = [row for row in rows if row.missed]
     if missed:
         print(json.dumps({"missed": [row.what for row in missed]}))

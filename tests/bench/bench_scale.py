@@ -29,6 +29,7 @@ ROOT: Final = Path(__file__).parents[2]
 # a script finds the modules of its own folder only
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
+from tests.bench.figures import Row, machine, mebibytes  # noqa: E402
 from tests.bench.fleet import (  # noqa: E402
     GPUS_PER_NODE,
     LABEL,
@@ -37,11 +38,8 @@ from tests.bench.fleet import (  # noqa: E402
     Fleet,
     Meter,
     Readings,
-    Row,
     Watch,
     is_converged,
-    machine,
-    mebibytes,
     until,
 )
 from tests.bench.pages import renewed, table  # noqa: E402

@@ -27,7 +27,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 from tests.bench.bench_agent import NODE, Agent  # noqa: E402 - the path has to be there first
 from tests.bench.bench_scale import churned_nodes, disturb, renew, settled  # noqa: E402
-from tests.bench.fleet import Fleet, machine, mebibytes, until  # noqa: E402
+from tests.bench.figures import machine, mebibytes  # noqa: E402
+from tests.bench.fleet import Fleet, until  # noqa: E402
 from tests.bench.pages import table  # noqa: E402
 
 SCRIPT: Final = "tests/bench/bench_soak.py"

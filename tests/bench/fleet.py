@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import yaml
+from tests.bench.figures import cpu_seconds
 
 from hisparse_testenv.control_plane import ControlPlane
 from hisparse_testenv.simulated import SIMULATED_NODES, SimulatedNodes, node_manifest
@@ -47,47 +48,12 @@ CHILDREN: Final = (
 )
 """What the operator itself writes; pods and EndpointSlices come from Kubernetes' own controllers."""
 GPUS_PER_NODE: Final = 8
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 _USER: Final = "system:serviceaccount:hisparse:hisparse-operator"
 _GROUPS: Final = ("system:serviceaccounts", "system:serviceaccounts:hisparse", "system:authenticated")
 _SAMPLE: Final = re.compile(r"(?P<name>[a-z_]+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 _PAGE_LIMIT_S: Final = 30
 _REQUEST_LIMIT_S: Final = 60
-
-
-@dataclass(frozen=True)
-class Row:
-    """One figure. limit None: it has none."""
-
-    what: str
-    value: float
-    limit: float | None
-    unit: str
-
-    @property
-    def missed(self) -> bool:
-        """Whether it is over its limit."""
-        return self.limit is not None and self.value > self.limit
-
-    def cells(self) -> tuple[str, str, str, str]:
-        """The row of a table."""
-        limit = "" if self.limit is None else f"at most {self.limit:g} {self.unit}"
-        return self.what, f"{self.value:.4g} {self.unit}", limit, "MISSED" if self.missed else ""
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process up to now."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-def mebibytes(pid: int, name: str = "VmRSS") -> float:
-    """Memory of a process by a field of /proc/PID/status: VmRSS now, VmHWM the most so far."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) / 1024
-    raise SystemExit(f"process {pid} has no {name}: it has ended")
 
 
 def samples(page: str) -> Iterator[tuple[str, dict[str, str], float]]:
@@ -421,14 +387,6 @@ def until(condition: Callable[[], bool], what: str, limit_s: float, poll_s: floa
         if time.monotonic() > deadline:
             raise SystemExit(f"not within {limit_s:g} s: {what}")
         time.sleep(poll_s)
-
-
-def machine() -> str:
-    """This machine in words."""
-    memory = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
-    return (
-        f"{os.cpu_count()} CPUs, {int(memory.split()[1]) / 1024**2:.0f} GiB of memory, Python {sys.version.split()[0]}"
-    )
 
 
 def _environment() -> dict[str, str]:
