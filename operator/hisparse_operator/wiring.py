@@ -41,6 +41,7 @@ from hisparse_operator.cluster.leader import Leader, Times
 from hisparse_operator.cluster.observe import Decisions, Observer
 from hisparse_operator.cluster.optional import OptionalWatch
 from hisparse_operator.cluster.policies import PolicyKeeper
+from hisparse_operator.cluster.recorder import Recorder
 from hisparse_operator.cluster.relist import relist
 from hisparse_operator.decide import degraded
 from hisparse_operator.kinds import (
@@ -119,9 +120,10 @@ class Operator:
         self._leader = Leader(lease_api, options.lease_namespace, self._identity, options.times)
         api.may_write = lambda: self._leader.leads
         observer = Observer(api, self._cache, hub, decisions, nodes=not options.namespaces)
-        applier = Applier(api, self._cache, _utc_now, self._identity, on_change=self._poke)
+        recorder = Recorder(api, _utc_now, self._identity)
+        applier = Applier(api, self._cache, recorder, on_change=self._poke)
         self._worker = Worker(
-            self._queue, observer, decisions, applier, metrics, resync_s=options.resync_s, now=_utc_now
+            self._queue, observer, decisions, applier, recorder, metrics, resync_s=options.resync_s, now=_utc_now
         )
         self._keeper = (
             None if options.namespaces else PolicyKeeper(api, self._cache, _utc_now, options.agents_namespace)

@@ -25,10 +25,11 @@ import structlog
 
 from hisparse.errors import SpecError, Transient
 from hisparse_operator import logs
-from hisparse_operator.cluster.apply import REPEAT_RARELY_S, Applier, ChildTakenError
+from hisparse_operator.cluster.apply import Applier, ChildTakenError
 from hisparse_operator.cluster.cache import Key
 from hisparse_operator.cluster.kube import ApiError, Conflict, LeaseLostError, NotFoundError
 from hisparse_operator.cluster.observe import Decisions, Observer
+from hisparse_operator.cluster.recorder import REPEAT_RARELY_S, Recorder
 from hisparse_operator.decide import shown
 from hisparse_operator.decide.blocked import Blocked, Hindrance, blocked_status, last_status, refused, told
 from hisparse_operator.metrics import Metrics
@@ -53,6 +54,7 @@ class Worker:
         observer: Observer,
         decisions: Decisions,
         applier: Applier,
+        recorder: Recorder,
         metrics: Metrics,
         *,
         resync_s: float,
@@ -62,6 +64,7 @@ class Worker:
         self._observer = observer
         self._decisions = decisions
         self._applier = applier
+        self._recorder = recorder
         self._metrics = metrics
         self._resync_s = resync_s
         self._now = now
@@ -151,7 +154,7 @@ class Worker:
         inference = await self._say(key, blocked, outcome.events)
         if inference is not None:
             event = Event("Warning", blocked.reason, blocked.message)
-            await self._applier.post(inference, event, repeat_s=REPEAT_RARELY_S)
+            await self._recorder.post(inference, event, repeat_s=REPEAT_RARELY_S)
 
     async def _say(self, key: Key, blocked: Blocked, events: tuple[Event, ...] = ()) -> Object | None:
         """Write why nothing goes on, with the world as it is after what was written; the object, None if it is gone."""
@@ -191,7 +194,7 @@ class Worker:
         if world is not None:
             await self._applier.apply(world.inference, Outcome(status=last_status(world, blocked, self._now())))
             event = Event("Warning", blocked.reason, blocked.message)
-            await self._applier.post(world.inference, event, repeat_s=REPEAT_RARELY_S)
+            await self._recorder.post(world.inference, event, repeat_s=REPEAT_RARELY_S)
 
     async def _safely(self, key: Key, work: Awaitable[object]) -> None:
         """Tell of a failure: what failed before may fail here too, and must not take the others down."""

@@ -11,11 +11,12 @@ import pytest_asyncio
 
 from hisparse.errors import Transient
 from hisparse_operator.cluster import kube
-from hisparse_operator.cluster.apply import REPEAT_RARELY_S, Applied, Applier, ChildTakenError
+from hisparse_operator.cluster.apply import Applied, Applier, ChildTakenError
 from hisparse_operator.cluster.cache import Cache
 from hisparse_operator.cluster.contest import Contest
 from hisparse_operator.cluster.kube import Api, ApiError, Conflict, LeaseLostError, load_configuration
 from hisparse_operator.cluster.ownership import in_place
+from hisparse_operator.cluster.recorder import REPEAT_RARELY_S, Recorder
 from hisparse_operator.cluster.relist import relist
 from hisparse_operator.decide.identity import ref
 from hisparse_operator.kinds import BY_NAME, EVENT, FIELD_MANAGER, INFERENCE, LABEL, STATUS_MANAGER, Kind
@@ -71,8 +72,11 @@ class Scene:
         self.requests.clear()
         return cache
 
+    def recorder(self) -> Recorder:
+        return Recorder(self.api, lambda: self.now)
+
     async def applier(self) -> Applier:
-        return Applier(self.api, await self.cache(), lambda: self.now)
+        return Applier(self.api, await self.cache(), self.recorder())
 
     async def live(self, kind: Kind, name: str = "glm") -> dict[str, Any]:
         found = await self.api.get(kind, self.namespace, name)
@@ -446,40 +450,40 @@ async def test_an_event_is_posted_once_and_counted_when_it_comes_back(scene: Sce
 
 
 async def test_events_of_one_second_are_listed_in_the_order_in_which_they_were_posted(scene: Scene) -> None:
-    applier = await scene.applier()
+    recorder = scene.recorder()
     # in the order of the alphabet and of any digest these would stand otherwise
     told = [f"{number * 7 % 20}: so it went" for number in range(20)]
     for message in told:
-        assert await applier.post(scene.inference, Event("Normal", "Told", message))
+        assert await recorder.post(scene.inference, Event("Normal", "Told", message))
     scene.now -= timedelta(seconds=30)  # a clock that was set back
-    assert await applier.post(scene.inference, Event("Normal", "Told", "the last"))
+    assert await recorder.post(scene.inference, Event("Normal", "Told", "the last"))
     found, _ = await scene.api.list(EVENT, scene.namespace)
     assert [one["message"] for one in found if one["reason"] == "Told"] == [*told, "the last"]
 
 
 async def test_an_event_that_has_expired_is_posted_anew(scene: Scene) -> None:
-    applier, starting = await scene.applier(), Event("Normal", "Starting", "0 of 1 engines ready")
-    assert await applier.post(scene.inference, starting)
+    recorder, starting = scene.recorder(), Event("Normal", "Starting", "0 of 1 engines ready")
+    assert await recorder.post(scene.inference, starting)
     found, _ = await scene.api.list(EVENT, scene.namespace)
     await scene.api.delete(EVENT, scene.namespace, found[0]["metadata"]["name"], None)
     scene.now += timedelta(hours=1)
-    assert await applier.post(scene.inference, starting)
+    assert await recorder.post(scene.inference, starting)
     found, _ = await scene.api.list(EVENT, scene.namespace)
     assert [one["count"] for one in found if one["reason"] == "Starting"] == [1]
 
 
 async def test_an_event_that_each_try_posts_again_is_counted_rarely(scene: Scene) -> None:
-    applier, refused = await scene.applier(), Event("Warning", "Refused", "no")
-    assert await applier.post(scene.inference, refused, repeat_s=REPEAT_RARELY_S)
+    recorder, refused = scene.recorder(), Event("Warning", "Refused", "no")
+    assert await recorder.post(scene.inference, refused, repeat_s=REPEAT_RARELY_S)
     scene.now += timedelta(minutes=9)
-    assert not await applier.post(scene.inference, refused, repeat_s=REPEAT_RARELY_S)
+    assert not await recorder.post(scene.inference, refused, repeat_s=REPEAT_RARELY_S)
     scene.now += timedelta(minutes=2)
-    assert await applier.post(scene.inference, refused, repeat_s=REPEAT_RARELY_S)
+    assert await recorder.post(scene.inference, refused, repeat_s=REPEAT_RARELY_S)
 
 
 async def test_a_long_event_is_cut_after_a_word(scene: Scene) -> None:
-    applier = await scene.applier()
-    assert await applier.post(scene.inference, Event("Warning", "Refused", "word " * 1000))
+    recorder = scene.recorder()
+    assert await recorder.post(scene.inference, Event("Warning", "Refused", "word " * 1000))
     found, _ = await scene.api.list(EVENT, scene.namespace)
     (event,) = [one for one in found if one["involvedObject"]["kind"] == INFERENCE.kind]
     assert event["message"].endswith("word ...")
@@ -499,7 +503,7 @@ async def contested_events(scene: Scene) -> list[str]:
 
 async def test_of_two_that_write_one_status_each_writes_it_more_and_more_rarely(scene: Scene) -> None:
     clock = Clock()
-    ours = Applier(scene.api, cache := await scene.cache(), lambda: scene.now, contest=Contest(clock))
+    ours = Applier(scene.api, cache := await scene.cache(), scene.recorder(), contest=Contest(clock))
     writes = 0
     for number in range(500):
         clock.now += 0.02
@@ -527,7 +531,7 @@ async def test_of_two_that_write_one_status_each_writes_it_more_and_more_rarely(
 
 
 async def test_a_rollout_may_write_the_status_as_often_as_it_likes(scene: Scene) -> None:
-    ours = Applier(scene.api, cache := await scene.cache(), lambda: scene.now, contest=Contest(Clock()))
+    ours = Applier(scene.api, cache := await scene.cache(), scene.recorder(), contest=Contest(Clock()))
     for number in range(30):
         live = cache.get(INFERENCE, scene.namespace, "glm")
         assert live is not None
@@ -537,7 +541,7 @@ async def test_a_rollout_may_write_the_status_as_often_as_it_likes(scene: Scene)
 
 async def test_a_child_that_somebody_keeps_changing_is_put_back_more_and_more_rarely(scene: Scene) -> None:
     clock = Clock()
-    ours = Applier(scene.api, cache := await scene.cache(), lambda: scene.now, contest=Contest(clock))
+    ours = Applier(scene.api, cache := await scene.cache(), scene.recorder(), contest=Contest(clock))
     wanted = Outcome(apply=(scene.config_map(a="1"), scene.child("v1", "ServiceAccount")))
     assert (await ours.apply(scene.inference, wanted)).children == 2
     writes = 0
@@ -570,7 +574,7 @@ async def test_a_child_that_a_person_edits_is_put_back_and_the_person_is_named(s
     wanted = Outcome(apply=(scene.config_map(a="1"), scene.child("v1", "ServiceAccount")))
     assert (await (await scene.applier()).apply(scene.inference, wanted)).children == 2
     # another process of ours, which finds everything in place
-    applier = Applier(scene.api, cache := await scene.cache(), lambda: scene.now)
+    applier = Applier(scene.api, cache := await scene.cache(), scene.recorder())
     assert await applier.apply(scene.inference, wanted) == Applied()
     theirs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": scene.namespace, "name": "glm"}}
     await scene.api.apply(CONFIG_MAP, theirs | {"data": {"a": "2"}}, "kubectl-edit", force=True)
@@ -585,7 +589,7 @@ async def test_a_child_that_a_person_edits_is_put_back_and_the_person_is_named(s
 
 
 async def test_a_child_that_a_person_deletes_is_made_again_and_that_is_told(scene: Scene) -> None:
-    applier = Applier(scene.api, cache := await scene.cache(), lambda: scene.now)
+    applier = Applier(scene.api, cache := await scene.cache(), scene.recorder())
     wanted = Outcome(apply=(scene.config_map(a="1"),))
     await applier.apply(scene.inference, wanted)
     live = await scene.live(CONFIG_MAP)
@@ -597,7 +601,7 @@ async def test_a_child_that_a_person_deletes_is_made_again_and_that_is_told(scen
 
 
 async def test_what_the_operator_itself_changed_or_deleted_is_no_news(scene: Scene) -> None:
-    applier = Applier(scene.api, cache := await scene.cache(), lambda: scene.now)
+    applier = Applier(scene.api, cache := await scene.cache(), scene.recorder())
     for _ in range(2):
         for value in ("1", "2"):
             await applier.apply(scene.inference, Outcome(apply=(scene.config_map(a=value),)))
@@ -611,7 +615,7 @@ async def test_what_the_operator_itself_changed_or_deleted_is_no_news(scene: Sce
 
 async def test_while_a_replica_set_is_fought_over_nothing_that_counts_on_it_is_written(scene: Scene) -> None:
     clock = Clock()
-    ours = Applier(scene.api, cache := await scene.cache(), lambda: scene.now, contest=Contest(clock))
+    ours = Applier(scene.api, cache := await scene.cache(), scene.recorder(), contest=Contest(clock))
     first = everything(scene)[-1]
     second = deepcopy(first) | {"metadata": first["metadata"] | {"name": "second"}}
     kind = BY_NAME["apps/v1", "ReplicaSet"]

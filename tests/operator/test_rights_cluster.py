@@ -15,7 +15,7 @@ import pytest
 import yaml
 from audit import Grant, asked, granted, needed
 
-from hisparse_operator.cluster.apply import REPEAT_S
+from hisparse_operator.cluster.recorder import REPEAT_S
 from hisparse_testenv.api import MERGE_PATCH
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(280)]

@@ -24,6 +24,7 @@ from hisparse_operator.cluster.cache import Cache, Key
 from hisparse_operator.cluster.hub import NoHub
 from hisparse_operator.cluster.kube import Api, ApiError
 from hisparse_operator.cluster.observe import Decisions, Observer
+from hisparse_operator.cluster.recorder import Recorder
 from hisparse_operator.decide import shown
 from hisparse_operator.decide.reconcile import reconcile, wants_hub, wants_logs
 from hisparse_operator.kinds import CHILDREN, INFERENCE, NODE, POD, Kind
@@ -185,11 +186,13 @@ def test_no_secret_is_told(
     def now() -> datetime:
         return datetime(2026, 11, 29, 12, 5, tzinfo=UTC)
 
+    recorder = Recorder(api, now)
     worker = Worker(
         queue,
         Observer(api, cache, NoHub(), decisions, nodes=True),
         decisions,
-        Applier(api, cache, now),
+        Applier(api, cache, recorder),
+        recorder,
         Metrics(),
         resync_s=600,
         now=now,

@@ -12,6 +12,7 @@ from hisparse_operator.cluster.apply import Applied, Applier, ChildTakenError
 from hisparse_operator.cluster.cache import Cache, Key
 from hisparse_operator.cluster.kube import ApiError, Conflict, LeaseLostError, NotFoundError
 from hisparse_operator.cluster.observe import Decisions, Observer
+from hisparse_operator.cluster.recorder import Recorder
 from hisparse_operator.kinds import INFERENCE, POD
 from hisparse_operator.metrics import Metrics
 from hisparse_operator.worker import Worker
@@ -28,7 +29,6 @@ class Applying(Applier):
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers = answers
         self.asked: list[tuple[float, str, Outcome]] = []
-        self.events: list[Event] = []
         self.status_too: type[Exception] | tuple[()] = ()
 
     async def apply(self, inference: Object, outcome: Outcome) -> Applied:
@@ -43,11 +43,6 @@ class Applying(Applier):
             raise answer
         return answer if isinstance(answer, Applied) else Applied()
 
-    async def post(self, inference: Object, event: Event, *, repeat_s: float = 10.0) -> bool:
-        del inference, repeat_s
-        self.events.append(event)
-        return True
-
     def told(self, name: str = "one") -> list[tuple[float, dict[str, Any], tuple[Event, ...]]]:
         """What was written as a status alone: when, its conditions by type, the events."""
         return [
@@ -58,6 +53,18 @@ class Applying(Applier):
 
     def times(self, name: str) -> list[float]:
         return [round(time, 1) for time, who, outcome in self.asked if who == name and outcome.apply]
+
+
+class Recording(Recorder):
+    """Keeps what it is asked to post."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    async def post(self, inference: Object, event: Event, *, repeat_s: float = 10.0) -> bool:
+        del inference, repeat_s
+        self.events.append(event)
+        return True
 
 
 def decide(world: World, now: datetime) -> Outcome:
@@ -75,11 +82,18 @@ class Scene:
         self.cache = Cache()
         self.queue: WorkQueue[Key] = WorkQueue(chance=lambda: 0.0)
         self.metrics = Metrics()
-        self.applier = Applying(answers)
+        self.applier, self.recorder = Applying(answers), Recording()
         decisions = Decisions(decide)
         observer = Observer(None, self.cache, None, decisions, nodes=False)  # type: ignore[arg-type]
         self.worker = Worker(
-            self.queue, observer, decisions, self.applier, self.metrics, resync_s=resync_s, now=lambda: NOW
+            self.queue,
+            observer,
+            decisions,
+            self.applier,
+            self.recorder,
+            self.metrics,
+            resync_s=resync_s,
+            now=lambda: NOW,
         )
         for number, name in enumerate(names, start=1):
             meta = {"namespace": "team", "name": name, "uid": name, "resourceVersion": str(number), "generation": 1}
@@ -114,8 +128,8 @@ def test_a_poisonous_object_is_retried_more_and_more_rarely_and_stops_no_other(o
     results = scene.results()
     assert 10 <= results["bug"] <= 20
     assert len(scene.applier.times("healthy")) > 150
-    assert {event.reason for event in scene.applier.events} == {"InternalError"}
-    assert "ZeroDivisionError: a bug" in scene.applier.events[0].message
+    assert {event.reason for event in scene.recorder.events} == {"InternalError"}
+    assert "ZeroDivisionError: a bug" in scene.recorder.events[0].message
 
 
 @pytest.mark.parametrize(
@@ -150,7 +164,7 @@ def test_a_taken_child_is_told_in_status_and_event(on_jumping_time: Run) -> None
         assert (one["status"], one["reason"]) == ("False", "ChildConflict")
     assert [one["type"] for one in told.status["conditions"]] == ["Progressing", "Ready"]
     assert [event.reason for event in told.events] == ["Unavailable"], "what is so although it could not be written"
-    assert [event.reason for event in scene.applier.events] == ["ChildConflict"]
+    assert [event.reason for event in scene.recorder.events] == ["ChildConflict"]
 
 
 def test_a_blocked_status_follows_the_pods_while_the_writes_wait(on_jumping_time: Run) -> None:
@@ -161,7 +175,7 @@ def test_a_blocked_status_follows_the_pods_while_the_writes_wait(on_jumping_time
     assert [one["replicas"] for one in statuses if one is not None] == [0, 1, 2, 2, 3, 3]
     assert [int(time) for time, _, _ in scene.applier.told()] == [0, 3, 5, 15, 20, 30]
     assert {one["Ready"]["reason"] for _, one, _ in scene.applier.told()} == {"Refused"}
-    assert len(scene.applier.events) == 3, "an Event for each try, none for a look"
+    assert len(scene.recorder.events) == 3, "an Event for each try, none for a look"
     assert scene.results() == {"refused": 3, "look": 3}
 
 
@@ -211,7 +225,7 @@ def test_an_object_that_is_deleted_while_it_is_blocked_is_no_error(
     scene = Scene("one", one=NotFoundError(404, "NotFound", "gone"))
     scene.applier.status_too = NotFoundError
     on_jumping_time(scene.run(5))
-    assert scene.applier.events == [], "nobody would read it"
+    assert scene.recorder.events == [], "nobody would read it"
     printed = capsys.readouterr()
     assert "Traceback" not in printed.out + printed.err
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -16,25 +13,19 @@ from hisparse.errors import HiSparseError, Transient
 from hisparse_operator.cluster.cache import Cache, Change, Key
 from hisparse_operator.cluster.contest import Contest, contested, put_back
 from hisparse_operator.cluster.kube import Api, ApiError, Conflict, NotFoundError
+from hisparse_operator.cluster.memory import digest, remember
 from hisparse_operator.cluster.ownership import in_place, owned_fields
+from hisparse_operator.cluster.recorder import REPEAT_RARELY_S, Recorder
 from hisparse_operator.decide import shown
-from hisparse_operator.decide.blocked import bounded
 from hisparse_operator.decide.reasons import EventReason
-from hisparse_operator.kinds import EVENT, FIELD_MANAGER, INFERENCE, LABEL, POD, STATUS_MANAGER, Kind, kind_of
+from hisparse_operator.kinds import FIELD_MANAGER, INFERENCE, LABEL, POD, STATUS_MANAGER, Kind, kind_of
 from hisparse_operator.world import Event, Object, Outcome, Ref
 
 log: Final = structlog.get_logger(__name__)
 _REMEMBERED: Final = 32768
-_EVENTS: Final = 2048
-"""Those that come again and again are few, and each takes some half a KiB."""
-REPEAT_S: Final = 10.0
-"""An Event of a transition that comes back is counted, at most so often."""
-REPEAT_RARELY_S: Final = 600.0
-"""The same for one that each try would post again."""
 _REPLICA_SET: Final = "ReplicaSet"
 _OF_NO_OBJECT: Final = "1"
 """A resource version: etcd's first, older than any object."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ChildTakenError(HiSparseError):
@@ -94,19 +85,15 @@ class Applier:
         self,
         api: Api,
         cache: Cache,
-        now: Callable[[], datetime],
-        instance: str = "",
+        recorder: Recorder,
         contest: Contest | None = None,
         on_change: Callable[[Change], None] = _unheard,
     ) -> None:
         self._api = api
         self._on_change = on_change
         self._cache = cache
-        self._now = now
-        self._instance = instance
+        self._recorder = recorder
         self._settled: OrderedDict[str, str] = OrderedDict()
-        self._posted: OrderedDict[str, tuple[str, datetime]] = OrderedDict()
-        self._last_tick = 0
         self._sent: OrderedDict[str, str] = OrderedDict()
         self._contest = contest or Contest()
 
@@ -123,7 +110,7 @@ class Applier:
                 pending.append((kind, document, live))
             elif (place := _place(kind, document, "")) not in self._sent:
                 # as good as sent by us: another process of ours has, and whoever changes it now undoes it
-                _remember(self._sent, place, _sent_as(inference, document))
+                remember(self._sent, place, _sent_as(inference, document))
         children, waits = await self._write(inference, pending, outcome)
         status, wait = False, 0.0
         if outcome.status is not None:
@@ -132,7 +119,7 @@ class Applier:
         events = 0
         if not wait:  # else nothing remembers that they were posted
             for event in outcome.events:
-                events += await self.post(inference, event)
+                events += await self._recorder.post(inference, event)
         return Applied(children, status, events, min((one for one in (*waits, wait) if one), default=None))
 
     async def _write(
@@ -221,10 +208,10 @@ class Applier:
             raise
         self._cache.put(kind, answer)
         self._settle(kind, answer, document)
-        _remember(self._sent, place, sent)
+        remember(self._sent, place, sent)
         if undone and not await self._undone(inference, place, live or answer):
             event = Event("Warning", EventReason.CHILD_PUT_BACK.value, put_back(kind.kind, meta["name"], live))
-            await self.post(inference, event)
+            await self._recorder.post(inference, event)
         log.info(
             "child applied",
             inference=f"{meta['namespace']}/{inference['metadata']['name']}",
@@ -240,7 +227,7 @@ class Applier:
             return False
         event = Event("Warning", EventReason.WRITE_CONTESTED.value, contested(live, subresource))
         log.warning("contested", place=place, message=event.message)
-        await self.post(inference, event, repeat_s=REPEAT_RARELY_S)
+        await self._recorder.post(inference, event, repeat_s=REPEAT_RARELY_S)
         return True
 
     async def _delete(self, key: Key, reference: Ref) -> int:
@@ -280,7 +267,7 @@ class Applier:
         # by uid: a namesake's status is not one that somebody changed
         place, generation = f"{_place(INFERENCE, document, 'status')}/{meta['uid']}", _generation(live)
         # not as we left it: somebody else has written it since
-        found = _digest(live.get("status"))
+        found = digest(live.get("status"))
         undone = self._sent.get(place, found) != found
         if undone and (wait := self._contest.wait(place, generation)):
             return False, wait
@@ -291,7 +278,7 @@ class Applier:
             raise
         self._cache.put(INFERENCE, answer)
         self._settle(INFERENCE, answer, document, STATUS_MANAGER, "status")
-        _remember(self._sent, place, _digest(answer.get("status")))
+        remember(self._sent, place, digest(answer.get("status")))
         if undone:
             await self._undone(inference, place, live, "status")
         return True, 0.0
@@ -306,67 +293,6 @@ class Applier:
             change = self._cache.remove(kind, old, dead=live is None)
         if change is not None:
             self._on_change(change)
-
-    async def post(self, inference: Object, event: Event, *, repeat_s: float = REPEAT_S) -> bool:
-        """Post an Event; of one posted before the count goes up, not within `repeat_s`. Never raises for it."""
-        meta = inference["metadata"]
-        now = self._now()
-        message = bounded(shown.message(event.message, shown.redaction_of(inference)))
-        digest = _digest([meta["uid"], event.type, event.reason, message])
-        before = self._posted.get(digest)
-        if before is not None and (now - before[1]).total_seconds() < repeat_s:
-            return False
-        name = before[0] if before is not None else self._event_name(meta["name"], now)
-        _remember(self._posted, digest, (name, now), most=_EVENTS)
-        stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        document = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"namespace": meta["namespace"], "name": name},
-            "involvedObject": {
-                "apiVersion": INFERENCE.api_version,
-                "kind": INFERENCE.kind,
-                "namespace": meta["namespace"],
-                "name": meta["name"],
-                "uid": meta["uid"],
-                "resourceVersion": meta["resourceVersion"],
-            },
-            "type": event.type,
-            "reason": event.reason,
-            "message": message,
-            "source": {"component": FIELD_MANAGER},
-            "reportingComponent": FIELD_MANAGER,
-            "reportingInstance": self._instance,
-            "firstTimestamp": stamp,
-            "lastTimestamp": stamp,
-            "count": 1,
-        }
-        try:
-            if before is None or not await self._count(document, stamp):
-                await self._api.create(EVENT, document)
-        except (ApiError, Transient) as error:
-            # an Event tells of a write that is done; it is no reason to do the pass again
-            log.warning("event not posted", inference=f"{meta['namespace']}/{meta['name']}", error=str(error))
-            return False
-        return True
-
-    def _event_name(self, name: str, now: datetime) -> str:
-        """As client-go names Events: by the time in ns, so that a list by name is in order within one second too."""
-        self._last_tick = max(self._last_tick + 1, (now - _EPOCH) // timedelta(microseconds=1) * 1000)
-        return f"{name[:200]}.{self._last_tick:016x}"
-
-    async def _count(self, document: Mapping[str, Any], stamp: str) -> bool:
-        """One more of an Event that was posted before; False where it is not there any more."""
-        namespace, name = document["metadata"]["namespace"], document["metadata"]["name"]
-        known = await self._api.get(EVENT, namespace, name)
-        if known is None:
-            return False
-        count = int(known.get("count") or 1) + 1
-        try:
-            await self._api.merge(EVENT, namespace, name, {"count": count, "lastTimestamp": stamp})
-        except NotFoundError:
-            return False
-        return True
 
     def _settled_already(
         self, kind: Kind, live: Object, document: Object, manager: str = FIELD_MANAGER, subresource: str = ""
@@ -385,7 +311,7 @@ class Applier:
         """
         if not in_place(answer, document, manager, subresource):
             place = _place(kind, document, subresource)
-            _remember(self._settled, place, _fingerprint(answer, document, manager, subresource))
+            remember(self._settled, place, _fingerprint(answer, document, manager, subresource))
 
 
 def _check_ours(inference: Object, kind: Kind, live: Object) -> None:
@@ -413,21 +339,10 @@ def _sent_by(inference: Object) -> str:
 
 
 def _sent_as(inference: Object, document: Object) -> str:
-    return _sent_by(inference) + _digest(document)
+    return _sent_by(inference) + digest(document)
 
 
 def _fingerprint(live: Object, document: Object, manager: str, subresource: str) -> str:
     meta = {key: value for key, value in document["metadata"].items() if key != "resourceVersion"}
     wanted = {**document, "metadata": {**meta, "uid": live["metadata"]["uid"]}}
-    return _digest([wanted, owned_fields(live, manager, subresource)])
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _remember(memory: OrderedDict[str, Any], key: str, value: object, *, most: int = _REMEMBERED) -> None:
-    memory[key] = value
-    memory.move_to_end(key)
-    while len(memory) > most:
-        memory.popitem(last=False)
+    return digest([wanted, owned_fields(live, manager, subresource)])
