@@ -216,7 +216,7 @@ class Survival(RuleBasedStateMachine):
     def a_child_is_made_anew_with_other_content(self, kind: str, which: int) -> None:
         def spoil(key: tuple[str, str]) -> None:
             made = copy.deepcopy(self.cluster.objects[key])
-            made["metadata"]["uid"] = self.cluster._uid()
+            made["metadata"] |= {"uid": self.cluster._uid(), "managedFields": []}
             made |= {"data": {"template": {}}} if kind in FROZEN else {"spec": {}}
             self.cluster.objects[key] = made
 
@@ -499,6 +499,42 @@ def test_a_child_that_has_lost_its_labels_gets_them_back(kind: str) -> None:
     assert cluster.reason(ConditionType.READY) == "True/Proven"
     assert cluster.names("Pod") == pods
     assert all(LABEL in obj["metadata"]["labels"] for obj in cluster.objects.values())
+
+
+@pytest.mark.parametrize("kind", ["ControllerRevision", "ReplicaSet", "ConfigMap"])
+def test_a_child_without_owner_and_revision_label_is_known_by_its_name(kind: str) -> None:
+    """It was taken for lost, and what was read back written over it, which the API server refuses for ever."""
+    cluster = rested()
+    pods = cluster.names("Pod")
+    (name,) = cluster.names(kind)
+    metadata = cluster.objects[kind, name]["metadata"]
+    del metadata["ownerReferences"], metadata["labels"][REVISION_LABEL]
+    rest(cluster)
+    assert cluster.reason(ConditionType.READY) == "True/Proven"
+    assert cluster.names("Pod") == pods
+    assert metadata["labels"][REVISION_LABEL] in name
+    cluster.edit(dense(replicas=2, restartToken="b"))
+    rest(cluster)
+    if kind != "ControllerRevision":  # which is history
+        assert name not in cluster.names(kind)
+
+
+@pytest.mark.parametrize("also_lost", [(), ("status",)], ids=["the status is there", "the status is lost too"])
+def test_what_is_left_of_a_revision_keeps_its_template_version(also_lost: tuple[str, ...]) -> None:
+    """Its record and its plan were deleted while the operator was upgraded: its ReplicaSet says what it was."""
+    cluster = rested()
+    pods, template = cluster.names("Pod"), copy.deepcopy(cluster.replica_sets()[0]["spec"]["template"])
+    cluster.release, cluster.settings = newer_release, NEWER_SETTINGS
+    cluster.restart()
+    for key in [key for key in cluster.objects if key[0] in FROZEN]:
+        del cluster.objects[key]
+    for part in also_lost:
+        del cluster.inference[part]
+    rest(cluster)
+    assert cluster.reason(ConditionType.READY) == "True/Proven"
+    assert cluster.names("Pod") == pods
+    (left,) = cluster.replica_sets()
+    assert left["spec"]["template"] == template
 
 
 @pytest.mark.parametrize("newer_first", [True, False], ids=["the operator first", "the CRD first"])

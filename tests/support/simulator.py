@@ -10,7 +10,7 @@ from hisparse_operator.decide import admission
 from hisparse_operator.decide.conditions import status_of
 from hisparse_operator.decide.reasons import ConditionType, EventReason, Reason
 from hisparse_operator.decide.reconcile import reconcile, wants_hub, wants_logs
-from hisparse_operator.kinds import LABEL
+from hisparse_operator.kinds import FIELD_MANAGER, LABEL
 from hisparse_operator.settings import OperatorSettings
 from hisparse_operator.world import Event, HubFiles, Outcome, Sight, World
 
@@ -24,6 +24,8 @@ REFUSED = {"podTemplate": {"annotations": {"refused": "yes"}}}
 UNMADE = {"placement": {"priorityClassName": "nope"}}
 """In a spec: the API server takes its ReplicaSet and refuses its pods."""
 H200 = "NVIDIA-H200"
+_APPLIED = {"manager": FIELD_MANAGER, "operation": "Apply"}
+"""What the API server notes on an object that we write; which fields they are is not modelled."""
 
 
 def node(name: str, *, product: str | None = H200, gpus: int = 8, memory: str = "2Ti", **spec: Any) -> dict[str, Any]:
@@ -167,7 +169,7 @@ class SmallCluster:
             raise RefusedError(key)
         if live is None:
             created = copied(dict(document))
-            created["metadata"]["uid"] = self._uid()
+            created["metadata"] |= {"uid": self._uid(), "managedFields": [copied(_APPLIED)]}
             self.objects[key] = created
             return 1
         assert "deletionTimestamp" not in live["metadata"], f"{key} is being deleted"
@@ -180,6 +182,7 @@ class SmallCluster:
             return 0
         live.update({name: value for name, value in wanted.items() if name != "metadata"})
         live["metadata"].update(wanted["metadata"])
+        live["metadata"]["managedFields"] = [copied(_APPLIED)]
         return 1
 
     # --- people -------------------------------------------------------------------------------------------------

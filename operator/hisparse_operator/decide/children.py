@@ -9,11 +9,9 @@ from typing import Any
 
 from hisparse_operator.decide import render, revisions
 from hisparse_operator.decide.identity import (
-    REVISION_LABEL,
     Family,
     Parent,
     is_going,
-    labels_of,
     name_of,
     named,
     ref,
@@ -173,7 +171,7 @@ class Children:
             ("v1", "ConfigMap", ours.config_maps),
         ):
             for child in objects:
-                revision = revision_of(child) if kind == "ReplicaSet" else labels_of(child).get(REVISION_LABEL)
+                revision = revision_of(child) or self.parent.revision_in(name_of(child))  # its label may be lost
                 if revision and not self._needed(revision):
                     yield api_version, kind, child
         yield from self._spoiled

@@ -28,6 +28,10 @@ class Parent:
         """Deterministic, so that a lost object is put back under the name that others know."""
         return f"{self.name}-{revision}" if revision else self.name
 
+    def revision_in(self, name: str) -> str:
+        """The revision that a child's name speaks of, empty for one that all revisions share."""
+        return name.removeprefix(f"{self.name}-") if name != self.name else ""
+
     def owner_references(self) -> list[dict[str, Any]]:
         """One controller reference; deleting the inference waits for no child."""
         return [
@@ -124,7 +128,7 @@ def _is_ours(child: Object, parent: Parent, revisions: Collection[str]) -> bool:
     owners = child["metadata"].get("ownerReferences") or ()
     if (controller := controller_uid(child)) is not None or any(one.get("uid") == parent.uid for one in owners):
         return controller in (None, parent.uid)
-    revision = revision_of(child)
+    revision = revision_of(child) or parent.revision_in(name_of(child))
     if name_of(child) != parent.child(revision or None):
         return False
     written = any(one.get("manager") == FIELD_MANAGER for one in child["metadata"].get("managedFields") or ())

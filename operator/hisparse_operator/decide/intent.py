@@ -54,7 +54,7 @@ def hub_model(world: World) -> tuple[str, str] | None:
     if source is None or not needs_hub(spec.model):
         return None
     known = revisions.read(world)
-    digest = _digest(Same(spec), revisions.sticky_template_version(spec, known))
+    digest = _digest(Same(spec), revisions.sticky_template_version(spec, known, world))
     if revisions.by_hash(known, digest) is not None:
         return None  # frozen: what the hub says today changes nothing
     return source.repo, source.revision or "main"
@@ -75,7 +75,7 @@ def _resolve(world: World, parent: Parent, known: tuple[Revision, ...], settings
         return Intent(_refused(error, Reason.INVALID_SPEC), target=held)
     if wrong := _shape_faults(Same(spec)):
         return Intent(_refused(SpecErrors(wrong), Reason.INVALID_SPEC), target=held)
-    template_version = revisions.sticky_template_version(spec, known)
+    template_version = revisions.sticky_template_version(spec, known, world)
     digest = _digest(Same(spec), template_version)
     found = revisions.by_hash(known, digest)
     facts = _facts(Same(spec), Same(world.hub))
@@ -91,6 +91,8 @@ def _resolve(world: World, parent: Parent, known: tuple[Revision, ...], settings
     if not planned.runs or spec.paused or spec.plan_only:
         return Intent(accepted, spec, planned, digest, held)
     made = render.new_revision(parent, digest, template_version, spec, facts, planned, settings)
+    if (template := revisions.frozen_template(world, digest)) is not None:
+        made = replace(made, template=template)  # its pods are of it, whatever today's code would render
     return Intent(accepted, spec, planned, digest, revisions.newest(made, known), created=True)
 
 

@@ -102,11 +102,24 @@ def intent_hash(spec: HiSparseInferenceSpec, template_version: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
 
 
-def sticky_template_version(spec: HiSparseInferenceSpec, known: Sequence[Revision]) -> int:
-    """engine.templateVersion, else that of the newest revision, else today's."""
+def sticky_template_version(spec: HiSparseInferenceSpec, known: Sequence[Revision], world: World) -> int:
+    """engine.templateVersion, else that of the revision that was wanted last, else today's.
+
+    Its ReplicaSet says it where nothing else is left of the revision.
+    """
     if spec.engine is not None and spec.engine.template_version is not None:
         return spec.engine.template_version
-    return known[-1].template_version if known else TEMPLATE_VERSION
+    last = (world.inference.get("status") or {}).get("updateRevision") or (known[-1].hash if known else None)
+    if (held := by_hash(known, last)) is not None:
+        return held.template_version
+    left = sorted(world.replica_sets, key=lambda one: (revision_of(one) == last, one["spec"].get("replicas", 1)))
+    return _template_version(left[-1]) if left else TEMPLATE_VERSION
+
+
+def frozen_template(world: World, revision: str) -> Mapping[str, Any] | None:
+    """The template of the pods of a revision, where its ReplicaSet is all that is left of it."""
+    left = (one for one in world.replica_sets if revision_of(one) == revision)
+    return next((one["spec"]["template"] for one in left), None)
 
 
 def read(world: World) -> tuple[Revision, ...]:
@@ -181,20 +194,24 @@ def _recovered(replica_set: Object, world: World) -> Revision | None:
         launch = json.loads(((config_map or {}).get("data") or {}).get(PLAN_FILE, ""))
     except ValueError:
         return None
-    annotations = replica_set["metadata"].get("annotations") or {}
     digest = revision_of(replica_set)
     status: Mapping[str, Any] = world.inference.get("status") or {}
     shown = status if status.get("updateRevision") == digest else {}
     return Revision(
         hash=digest,
         number=0,
-        template_version=int(annotations.get(TEMPLATE_ANNOTATION, TEMPLATE_VERSION)),
+        template_version=_template_version(replica_set),
         template=replica_set["spec"]["template"],
         launch=launch,
         plan=planstatus.without_note(shown.get("plan") or {}),
         mode=shown.get("mode") or {},
         version=labels_of(replica_set).get("app.kubernetes.io/version", ""),
     )
+
+
+def _template_version(replica_set: Object) -> int:
+    said = str((replica_set["metadata"].get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""))
+    return int(said) if said.isdecimal() else TEMPLATE_VERSION  # a person may have changed it
 
 
 def _without_empty(value: Any) -> Any:  # noqa: ANN401 - JSON
