@@ -27,6 +27,7 @@ RULES = [rule for role in ROLES for rule in role["rules"]]
     [
         pytest.param(lambda api: api.get(SECRET, "n", "x"), id="read a Secret"),
         pytest.param(lambda api: api.list(SECRET, None), id="list Secrets"),
+        pytest.param(lambda api: anext(api.pages(SECRET, None)), id="page through Secrets"),
         pytest.param(lambda api: api.watch(SECRET, "1", lambda *_: None, 1), id="watch Secrets"),
         pytest.param(lambda api: api.get(POD, "n", "x"), id="read one pod"),
         pytest.param(lambda api: api.create(POD, {"metadata": {"namespace": "n", "name": "x"}}), id="create a pod"),
@@ -54,7 +55,7 @@ async def test_a_request_that_no_right_covers_cannot_be_sent(ask: Any) -> None:
 def test_every_kind_of_request_is_tried_above() -> None:
     """A new method of Api has to be judged too."""
     public = {name for name, _ in inspect.getmembers(Api, inspect.isfunction) if not name.startswith("_")}
-    assert public == {"get", "list", "watch", "apply", "create", "merge", "replace", "delete", "log"}
+    assert public == {"get", "list", "pages", "watch", "apply", "create", "merge", "replace", "delete", "log"}
 
 
 @pytest.mark.parametrize("namespaces", [(), ("team",)])

@@ -29,14 +29,14 @@ _MISSING: Final = object()
 
 
 def owned_fields(live: Object, manager: str, subresource: str = "") -> Mapping[str, Any] | None:
-    """The tree of what a manager owns by server-side apply, None if it never applied."""
+    """The tree of what a manager owns by server-side apply, None if it never applied or nothing says what."""
     for entry in live["metadata"].get("managedFields") or ():
         if (entry.get("manager"), entry.get("operation"), entry.get("subresource", "")) == (
             manager,
             "Apply",
             subresource,
         ):
-            fields: Mapping[str, Any] = entry.get("fieldsV1") or {}
+            fields: Mapping[str, Any] | None = entry.get("fieldsV1")
             return fields
     return None
 
