@@ -29,7 +29,7 @@ demo: control-plane  ## the main job, start to finish, on a local control plane 
 	@$(BIN)/hisparse demo $(CLUSTER)
 
 test: control-plane  ## every test that needs no root: pure, property and against a real API server
-	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not e2e and not engine and not chaos and not faults"
+	$(BIN)/pytest -q -n 3 --dist loadgroup -m "not e2e and not engine and not chaos and not faults"
 
 test-chaos: control-plane  ## takeovers, people, upgrades, rights, many nodes, against a real API server (20 minutes)
 	$(BIN)/pytest -q -m chaos

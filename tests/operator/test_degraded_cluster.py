@@ -136,6 +136,7 @@ def test_staleness_is_noticed_without_an_event(fleet: Namespace) -> None:
     assert "reported last at" in until(space, "Unknown/NodeReportStale", 40)
 
 
+@pytest.mark.chaos
 def test_the_kind_may_be_missing_come_late_and_go_again(fleet: Namespace) -> None:
     space = fleet
     space.kubectl("delete", "-f", CRD, "--timeout=60s")

@@ -101,6 +101,7 @@ def test_what_somebody_else_controls_is_left_alone_and_told(space: Namespace) ->
     assert operator.process.poll() is None
 
 
+@pytest.mark.chaos
 def test_of_two_one_leads_and_the_other_takes_over(space: Namespace) -> None:
     first = space.operators.leading()
     second = space.operators.start()

@@ -126,6 +126,7 @@ def test_the_breaker_is_told_and_closed_with_the_command_that_it_names(pool: Nam
     assert operator.stop() == 0
 
 
+@pytest.mark.chaos
 def test_what_is_true_is_not_written_again_and_nodes_are_coalesced(pool: Namespace) -> None:
     space = pool
     create(space, "gold", nodeSelector={TIER: "gold"})
@@ -153,6 +154,7 @@ def test_what_is_true_is_not_written_again_and_nodes_are_coalesced(pool: Namespa
     assert operator.stop() == 0
 
 
+@pytest.mark.chaos
 def test_the_kind_may_be_missing_come_late_and_go_again(pool: Namespace) -> None:
     space = pool
     space.kubectl("delete", "-f", CRD, "--timeout=60s")

@@ -73,6 +73,7 @@ def stopped(words: list[str], number: signal.Signals) -> tuple[int, int, str]:
     return demo.pid, demo.returncode, told
 
 
+@pytest.mark.chaos
 @pytest.mark.cluster
 def test_a_demo_that_is_stopped_by_hand_leaves_nothing() -> None:
     pid, code, told = stopped(DEMO, signal.SIGINT)
@@ -117,6 +118,7 @@ def names_of_the_crd(plane: ControlPlane) -> str:
     return plane.kubectl("get", "crd", CRD, "-o", "jsonpath={.spec.names}").stdout
 
 
+@pytest.mark.chaos
 @pytest.mark.cluster
 def test_on_a_cluster_that_exists_it_cleans_up_what_it_made(somebodys_cluster: ControlPlane) -> None:
     done = demo_on(somebodys_cluster)
@@ -126,6 +128,7 @@ def test_on_a_cluster_that_exists_it_cleans_up_what_it_made(somebodys_cluster: C
     assert somebodys_cluster.kubectl("get", "crd", "-o", "name").stdout == ""
 
 
+@pytest.mark.chaos
 @pytest.mark.cluster
 def test_a_demo_that_is_terminated_cleans_up_as_well(somebodys_cluster: ControlPlane) -> None:
     _, code, told = stopped([*DEMO, "--kubeconfig", str(somebodys_cluster.kubeconfig)], signal.SIGTERM)
@@ -136,6 +139,7 @@ def test_a_demo_that_is_terminated_cleans_up_as_well(somebodys_cluster: ControlP
     assert processes_about(str(somebodys_cluster.kubeconfig)) == []
 
 
+@pytest.mark.chaos
 @pytest.mark.cluster
 def test_a_crd_of_another_version_is_left_alone(somebodys_cluster: ControlPlane) -> None:
     older = CRD_FILE.read_text().replace("hsi", "hsiold")
