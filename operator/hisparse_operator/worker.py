@@ -15,6 +15,7 @@ While the writes of an object wait, what happens to its pods still brings a pass
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -81,6 +82,9 @@ class Worker:
             finally:
                 self._queue.done(key)
             self._metrics.reconciled(result, time.monotonic() - begun)
+            # a pass that has nothing to ask or to write never waits, and after a start there are as many as objects:
+            # the lease is renewed and probes are answered between them
+            await asyncio.sleep(0)
 
     async def _pass(self, key: Key) -> str:
         try:

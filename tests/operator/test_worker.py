@@ -1,6 +1,7 @@
 """What each way to fail means for the next try, on jumping time; the API is not asked."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any
@@ -29,12 +30,14 @@ class Applying(Applier):
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers = answers
         self.asked: list[tuple[float, str, Outcome]] = []
+        self.wait_s = 0.01
         self.status_too: type[Exception] | tuple[()] = ()
 
     async def apply(self, inference: Object, outcome: Outcome) -> Applied:
         name = inference["metadata"]["name"]
         self.asked.append((asyncio.get_running_loop().time(), name, outcome))
-        await asyncio.sleep(0.01)
+        if self.wait_s:
+            await asyncio.sleep(self.wait_s)
         answer = self.answers.get(name, Applied())
         if callable(answer):
             answer = answer()
@@ -120,6 +123,21 @@ class Scene:
         text = self.metrics.text().decode()
         lines = [line for line in text.splitlines() if line.startswith("hisparse_operator_reconciles_total{")]
         return {line.split('"')[1]: float(line.split()[-1]) for line in lines}
+
+
+def test_passes_that_wait_for_nothing_let_others_run_between_them(on_jumping_time: Run) -> None:
+    """After a start there are as many as objects: the lease has to be renewed meanwhile."""
+    scene = Scene(*(f"object-{number}" for number in range(50)))
+    scene.applier.wait_s = 0
+    turns: list[int] = []
+
+    async def renews() -> None:
+        while len(scene.applier.asked) < 50:
+            turns.append(len(scene.applier.asked))
+            await asyncio.sleep(0)
+
+    on_jumping_time(scene.run(1, renews()))
+    assert max(after - before for before, after in itertools.pairwise(turns)) <= 2, "one pass of each worker"
 
 
 def test_a_poisonous_object_is_retried_more_and_more_rarely_and_stops_no_other(on_jumping_time: Run) -> None:
