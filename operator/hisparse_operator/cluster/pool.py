@@ -8,6 +8,7 @@ from typing import Any, Final
 _PARTS: Final = 8192
 _TEXTS: Final = 16384
 _LONG: Final = 200
+_NO_FIELDS: Final[dict[str, Any]] = {}
 
 
 class Pool:
@@ -32,11 +33,21 @@ class Pool:
         made: Any
         if isinstance(value, str):
             return self._text(value)
+        # most parts are known texts, or the empty leaves of managedFields: a call for each would be most of what a
+        # start takes with many objects
+        known_text = self._texts.get
         if isinstance(value, dict):
-            made = {self._text(name): self.one(part) for name, part in value.items()}
+            made = {
+                known_text(name) or self._text(name): (known_text(part) or self._text(part))
+                if type(part) is str
+                else _NO_FIELDS
+                if part == _NO_FIELDS
+                else self.one(part)
+                for name, part in value.items()
+            }
             key = (dict, *made, *map(id, made.values()))
         elif isinstance(value, list):
-            made = [self.one(part) for part in value]
+            made = [(known_text(part) or self._text(part)) if type(part) is str else self.one(part) for part in value]
             key = (list, *map(id, made))
         else:
             return value
