@@ -69,6 +69,10 @@ def ending_real_cluster(real_cluster: RealCluster) -> RealCluster:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: "ending_real_cluster" in getattr(item, "fixturenames", ()))
+    for item in items:
+        # one worker starts it, and not each: a control plane costs as much as many tests
+        if "private_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("private-cluster"))
 
 
 def _new_namespace(plane: ControlPlane, test: str) -> str:

@@ -1,8 +1,8 @@
 """The operator put together: lease, watches, cache, queue, workers, health; and how all of it ends.
 
-    lease --- leads ---> kopf watches --> cache --> queue --> workers: observe -> reconcile -> apply
-                              whole lists --^         ^-- resync
-                      reports of node agents --^
+    lease --- leads ---> kopf: lists, watches --> cache --> queue --> workers: observe -> reconcile -> apply
+               whole lists, now and then --^         ^-- resync
+                 reports of node agents --^
 
     policies of node agents, Leases of their pools, nodes --> keeper of their status
 
@@ -63,6 +63,8 @@ log: Final = structlog.get_logger(__name__)
 _CHILD_DELAY_S: Final = 0.05
 _NODE_DELAY_S: Final = 0.5
 _CRD_WAIT_S: Final = 5.0
+_LAST_PAGE_S: Final = 0.5
+"""The last page of a list has reached us by then: kopf hands each object to a task of its own."""
 _SECOND_LIST_S: Final = 15.0
 _LEAST_LIST_S: Final = 60.0
 _DRAIN_S: Final = 3.0
@@ -132,6 +134,8 @@ class Operator:
         self._optional = () if self._keeper is None else self._watches_of_agents(self._keeper)
         self._lag = health.LoopLag()
         self._leads = False
+        self._to_watch = {kind.path(scope) for kind in options.watched for scope in self._scopes(kind)}
+        self._watching = asyncio.Event()
         self._synced = asyncio.Event()
         self._last_event: float | None = None
         self._publish()
@@ -156,7 +160,7 @@ class Operator:
         workers = [asyncio.create_task(self._work(), name="worker") for _ in range(self._options.workers)]
         others = [
             asyncio.create_task(self._leader.hold(), name="lease"),
-            asyncio.create_task(self._relist(), name="whole lists"),
+            asyncio.create_task(self._sync(), name="whole lists"),
             asyncio.create_task(stop.wait(), name="signal"),
         ]
         others += [asyncio.create_task(one.run(), name="optional kind") for one in self._optional]
@@ -219,11 +223,8 @@ class Operator:
         )
 
     async def _watch(self, stop: asyncio.Event) -> None:
-        """Kopf, once we know all there is; ends only by an error.
-
-        Not meanwhile: kopf lists everything too, and one after the other each is done sooner.
-        """
-        await self._synced.wait()
+        """Kopf, once there is something to watch; ends only by an error."""
+        await self._await_kinds()
         kinds = self._options.watched
         older = asyncio.all_tasks()
 
@@ -231,7 +232,7 @@ class Operator:
             return await load_configuration(self._options.kubeconfig, self._options.context)
 
         tasks = await kopf.spawn_tasks(
-            registry=watch.registry(kinds, credentials, self._on_event),
+            registry=watch.registry(kinds, credentials, self._on_event, self._on_watch),
             settings=watch.settings(kinds),
             clusterwide=not self._options.namespaces,
             namespaces=self._options.namespaces,
@@ -253,12 +254,17 @@ class Operator:
                 task.cancel()
             await asyncio.wait(going, timeout=_KOPF_ENDS_S)
 
-    async def _await_crd(self) -> None:
-        """Kopf never comes back to a kind that does not exist when it starts."""
+    async def _await_kinds(self) -> None:
+        """Until we may list each kind. Raises ApiError for a missing right, which kopf would take long to tell of.
+
+        Kopf never comes back to a kind that does not exist when it starts.
+        """
         while True:
             try:
-                for scope in self._scopes(INFERENCE):
-                    await anext(self._api.pages(INFERENCE, scope, size=1))
+                for kind in self._options.kinds:
+                    for scope in self._scopes(kind):
+                        async with contextlib.aclosing(self._api.pages(kind, scope, size=1)) as pages:
+                            await anext(pages)
             except NotFoundError:
                 log.warning("the CRD is not installed; waiting for it", kind=INFERENCE.plural)
             except Transient as error:
@@ -267,34 +273,29 @@ class Operator:
                 return
             await asyncio.sleep(_CRD_WAIT_S)
 
-    async def _relist(self) -> None:
-        """Whole lists: before the first pass, soon after the watches began, then at every resync."""
-        await self._await_crd()
-        while not await self._list_all(count=False):  # noqa: ASYNC110 - polls the API server, not a variable
-            await asyncio.sleep(_CRD_WAIT_S)
+    async def _sync(self) -> None:
+        """The first pass comes when everything was listed and is watched; then whole lists, now and then."""
+        await self._watching.wait()
+        await asyncio.sleep(_LAST_PAGE_S)
         for one in self._optional:
             await one.known.wait()
         self._synced.set()
         log.info("synced", objects=len(self._cache.keys()))
-        _keep()
+        _settle_memory()
         await asyncio.sleep(_SECOND_LIST_S)
         while True:
-            await self._list_all(count=True)
-            _keep()
-            await asyncio.sleep(max(self._options.resync_s, _LEAST_LIST_S) * random.uniform(0.9, 1.1))  # noqa: S311
+            every_s = max(self._options.resync_s, _LEAST_LIST_S) if await self._relist() else _LEAST_LIST_S
+            _settle_memory()
+            await asyncio.sleep(every_s * random.uniform(0.9, 1.1))  # noqa: S311
 
-    async def _list_all(self, *, count: bool) -> bool:
+    async def _relist(self) -> bool:
+        """Whole lists of all kinds, for what no watch has told of; whether it came to its end."""
         try:
             for kind in self._options.kinds:
                 for scope in self._scopes(kind):
-                    await relist(self._api, self._cache, kind, scope, self._missed if count else self._poke)
-        except Transient as error:
-            log.warning("not listed", error=str(error))
-            return False
-        except ApiError as error:
-            if not count:
-                raise  # at the start: missing rights, and nothing works without
-            log.error("not listed", error=cause(error) or str(error))  # noqa: TRY400 - no bug, the text says it all
+                    await relist(self._api, self._cache, kind, scope, self._missed)
+        except (Transient, ApiError) as error:
+            log.warning("not listed", error=cause(error) or str(error))
             return False
         return True
 
@@ -314,6 +315,12 @@ class Operator:
         if change is not None:
             self._poke(change)
 
+    def _on_watch(self, path: str) -> None:
+        # a proxy may serve the API below a path of its own
+        self._to_watch = {one for one in self._to_watch if not path.endswith(one)}
+        if not self._to_watch:
+            self._watching.set()
+
     def _on_report(self, change: Change) -> None:
         self._metrics.watch_event(NODE_REPORT.kind)
         item = change.new or change.old
@@ -328,7 +335,7 @@ class Operator:
     def _poke(self, change: Change) -> None:
         """Queue the inferences that a change may concern."""
         if change.kind == NODE:
-            if self._synced.is_set():  # before, each inference is queued as it is read
+            if self._synced.is_set():  # before, each inference is queued as it is listed
                 self._poke_all()
             if self._keeper is not None:
                 self._keeper.changed(change)
@@ -399,6 +406,11 @@ def cause(error: BaseException) -> str | None:
                 "deleted the CRD, and with it every object; install crds/ again and start the operator, which waits "
                 "for the CRD"
             )
+        case 410:
+            return (
+                f"the API server has forgotten the rest of a list ({error}), as it does when etcd was restored or a "
+                "list took very long; nothing is to be done, the operator lists anew when it starts again"
+            )
         case _:
             return None
 
@@ -425,7 +437,7 @@ def _end_for_certain() -> None:
     limit.start()
 
 
-def _keep() -> None:
+def _settle_memory() -> None:
     """Most of what is in memory now stays there: the garbage collector looks at it once, and not at every turn.
 
     A look at all that is known of 1,000 objects holds up everything for half a second, and it came every 20 s.

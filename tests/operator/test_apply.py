@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from listed import listed
 
 from hisparse.errors import Transient
 from hisparse_operator.cluster import kube
@@ -440,7 +441,7 @@ async def test_an_event_is_posted_once_and_counted_when_it_comes_back(scene: Sce
     assert (await applier.apply(scene.inference, starting)).events == 0, "in the same breath"
     scene.now += timedelta(seconds=11)
     assert (await applier.apply(scene.inference, starting)).events == 1, "an outage that comes back is told"
-    found, _ = await scene.api.list(EVENT, scene.namespace)
+    found = await listed(scene.api, EVENT, scene.namespace)
     (event,) = [one for one in found if one["involvedObject"]["kind"] == INFERENCE.kind]
     assert (event["count"], event["reportingComponent"], event["lastTimestamp"]) == (
         2,
@@ -457,18 +458,18 @@ async def test_events_of_one_second_are_listed_in_the_order_in_which_they_were_p
         assert await recorder.post(scene.inference, Event("Normal", "Told", message))
     scene.now -= timedelta(seconds=30)  # a clock that was set back
     assert await recorder.post(scene.inference, Event("Normal", "Told", "the last"))
-    found, _ = await scene.api.list(EVENT, scene.namespace)
+    found = await listed(scene.api, EVENT, scene.namespace)
     assert [one["message"] for one in found if one["reason"] == "Told"] == [*told, "the last"]
 
 
 async def test_an_event_that_has_expired_is_posted_anew(scene: Scene) -> None:
     recorder, starting = scene.recorder(), Event("Normal", "Starting", "0 of 1 engines ready")
     assert await recorder.post(scene.inference, starting)
-    found, _ = await scene.api.list(EVENT, scene.namespace)
+    found = await listed(scene.api, EVENT, scene.namespace)
     await scene.api.delete(EVENT, scene.namespace, found[0]["metadata"]["name"], None)
     scene.now += timedelta(hours=1)
     assert await recorder.post(scene.inference, starting)
-    found, _ = await scene.api.list(EVENT, scene.namespace)
+    found = await listed(scene.api, EVENT, scene.namespace)
     assert [one["count"] for one in found if one["reason"] == "Starting"] == [1]
 
 
@@ -484,7 +485,7 @@ async def test_an_event_that_each_try_posts_again_is_counted_rarely(scene: Scene
 async def test_a_long_event_is_cut_after_a_word(scene: Scene) -> None:
     recorder = scene.recorder()
     assert await recorder.post(scene.inference, Event("Warning", "Refused", "word " * 1000))
-    found, _ = await scene.api.list(EVENT, scene.namespace)
+    found = await listed(scene.api, EVENT, scene.namespace)
     (event,) = [one for one in found if one["involvedObject"]["kind"] == INFERENCE.kind]
     assert event["message"].endswith("word ...")
 
@@ -497,7 +498,7 @@ class Clock:
 
 
 async def contested_events(scene: Scene) -> list[str]:
-    found, _ = await scene.api.list(EVENT, scene.namespace)
+    found = await listed(scene.api, EVENT, scene.namespace)
     return [one["message"] for one in found if one["reason"] == "WriteContested"]
 
 
@@ -566,7 +567,7 @@ async def test_a_child_that_somebody_keeps_changing_is_put_back_more_and_more_ra
 
 
 async def put_back_events(scene: Scene) -> list[str]:
-    found, _ = await scene.api.list(EVENT, scene.namespace)
+    found = await listed(scene.api, EVENT, scene.namespace)
     return [one["message"] for one in found if one["reason"] == "ChildPutBack"]
 
 

@@ -71,10 +71,19 @@ def test_a_copy_of_a_replica_set_costs_no_pod_and_is_left_alone(cluster: SmallCl
 @pytest.mark.parametrize(
     ("name", "revision", "manager", "records", "ours"),
     [
-        pytest.param("llama-abc", "abc", FIELD_MANAGER, (), True, id="we wrote it"),
-        pytest.param("llama-abc", "abc", "velero", ("abc",), True, id="restored, and its revision is known"),
-        pytest.param("llama-abc", "abc", "kubectl", (), False, id="a name like ours, of a revision that nobody knows"),
-        pytest.param("llama-x", "abc", FIELD_MANAGER, ("abc",), False, id="another name"),
+        pytest.param("llama-0123abcdef", "0123abcdef", FIELD_MANAGER, (), True, id="we wrote it"),
+        pytest.param(
+            "llama-0123abcdef", "0123abcdef", "velero", ("0123abcdef",), True, id="restored, and its revision is known"
+        ),
+        pytest.param(
+            "llama-0123abcdef",
+            "0123abcdef",
+            "kubectl",
+            (),
+            False,
+            id="a name like ours, of a revision that nobody knows",
+        ),
+        pytest.param("llama-x", "0123abcdef", FIELD_MANAGER, ("0123abcdef",), False, id="another name"),
         pytest.param("llama", "", "velero", (), True, id="the name of what all revisions share"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 import kubernetes.aio.config.incluster_config as incluster
 import pytest
+from listed import listed
 
 from hisparse_operator.cluster import kube, watch
 from hisparse_operator.kinds import INFERENCE
@@ -114,7 +115,7 @@ async def test_in_a_pod_both_clients_use_the_service_account(
     monkeypatch.setattr(incluster, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
     configuration = await kube.load_configuration()
     async with kube.Api(configuration) as api:
-        await api.list(INFERENCE, None)
+        await listed(api, INFERENCE)
     found = await watch.connection(configuration)
     connector = aiohttp.TCPConnector(ssl=found.as_ssl_context())
     async with (

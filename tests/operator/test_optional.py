@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +42,7 @@ class Script(Api):
     listed: list[float] = field(default_factory=list)
     watched: list[str] = field(default_factory=list)
 
-    async def pages(self, kind: Kind, namespace: str | None, size: int = 1) -> AsyncIterator[Any]:
+    async def pages(self, kind: Kind, namespace: str | None, size: int = 1) -> AsyncGenerator[Any]:
         del size
         assert (kind, namespace) == (NODE_REPORT, None)
         self.listed.append(asyncio.get_running_loop().time())

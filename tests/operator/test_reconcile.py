@@ -584,12 +584,42 @@ def test_a_child_that_a_finalizer_holds_is_named_with_what_holds_it() -> None:
     progressing = cluster.condition(ConditionType.PROGRESSING)
     assert (progressing["status"], progressing["reason"]) == ("True", "Complete")
     assert (
-        "Service llama was deleted at 2026-11-29T12:00:00Z and is held by the finalizer example.com/lb: it is made "
-        "again once whoever set that has removed it"
+        "Service llama was deleted at 2026-11-29T12:00:00Z and is held by the finalizer example.com/lb: made "
+        "again once the finalizer is removed, by whoever set it"
     ) in progressing["message"]
+    cluster.edit(dense(replicas=2, paused=True))
+    cluster.operate()
+    assert "is held by" not in cluster.condition(ConditionType.PROGRESSING)["message"], "nothing is made while paused"
+    cluster.edit(dense(replicas=2))
     service["finalizers"] = ["foregroundDeletion"]  # which goes by itself
     cluster.operate()
     assert "is held by" not in cluster.condition(ConditionType.PROGRESSING)["message"]
+
+
+def test_a_held_child_that_nobody_needs_is_no_news() -> None:
+    cluster = running()
+    budget = cluster.objects["PodDisruptionBudget", "llama"]["metadata"]
+    cluster.scale(1)
+    budget["deletionTimestamp"], budget["finalizers"] = "2026-11-29T12:00:00Z", ["example.com/policy"]
+    cluster.operate()
+    assert "is held by" not in cluster.condition(ConditionType.PROGRESSING)["message"]
+
+
+@pytest.mark.parametrize("name", ["llama-chat-template", "chat-template", "llama-0123456789"])
+@pytest.mark.parametrize("owned", [True, False], ids=["owned", "labelled"])
+def test_what_a_person_keeps_beside_our_children_stays(name: str, *, owned: bool) -> None:
+    cluster = running()
+    labels, owner = {"inference.hisparse.dev/inference": "llama"}, {"kind": "HiSparseInference", "uid": "uid-of-llama"}
+    meta = {"name": name, "namespace": "serving", "uid": "u", "labels": labels} | (
+        {"ownerReferences": [owner]} if owned else {}
+    )
+    theirs = {"kind": "ConfigMap", "metadata": meta, "data": {"a": "b"}}
+    cluster.objects["ConfigMap", name] = copy.deepcopy(theirs)
+    for token in "bcdefghijklmn":  # more than the history keeps
+        cluster.edit(dense(replicas=2, restartToken=token))
+        cluster.settle()
+    assert cluster.objects["ConfigMap", name] == theirs
+    assert cluster.reason(ConditionType.READY) == "True/Proven"
 
 
 # --- whose child is it -------------------------------------------------------------------------------------------

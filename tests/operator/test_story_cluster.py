@@ -16,7 +16,6 @@ pytestmark = [
     pytest.mark.chaos,
     pytest.mark.cluster,
     pytest.mark.timeout(240),
-    pytest.mark.xdist_group("private-cluster"),
 ]
 
 Namespace = Any  # of conftest.py, from which a test module cannot import

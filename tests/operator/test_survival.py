@@ -198,6 +198,7 @@ class Survival(RuleBasedStateMachine):
     def all_children_of_some_kinds_are_deleted(self, kinds: frozenset[str]) -> None:
         for key in [key for key in self.cluster.objects if key[0] in kinds]:
             del self.cluster.objects[key]
+            self.cluster.beside.pop(key, None)
 
     @rule(
         kind=st.sampled_from([*SHARED, *FROZEN, "ReplicaSet"]),
@@ -232,6 +233,11 @@ class Survival(RuleBasedStateMachine):
     @rule(kind=st.sampled_from(SHARED), labelled=st.booleans())
     def a_name_that_we_need_is_somebody_elses(self, kind: str, *, labelled: bool) -> None:
         self.cluster.intrude(kind, "llama", labelled=labelled)
+
+    @rule(name=st.sampled_from(["llama-chat-template", "chat-template", "llama-0123456789"]), owned=st.booleans())
+    def somebody_makes_an_object_with_our_label(self, name: str, *, owned: bool) -> None:
+        """To be collected with the inference, or as a copy of one of ours."""
+        self.cluster.stand_beside("ConfigMap", name, owned=owned)
 
     @rule(which=which, labelled=st.booleans())
     def a_revision_is_made_anew_by_somebody_else(self, which: int, *, labelled: bool) -> None:
@@ -347,7 +353,7 @@ class Survival(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_taken_over(self) -> None:
-        for key, obj in self.cluster.foreign.items():
+        for key, obj in (self.cluster.foreign | self.cluster.beside).items():
             live = self.cluster.objects.get(key)
             # one that a person deleted since may be ours now
             assert live is None or live == obj or live["metadata"]["uid"] != obj["metadata"]["uid"]
@@ -374,7 +380,8 @@ class Survival(RuleBasedStateMachine):
         assert self.cluster.serving() == len(self.cluster.names("Pod")) == 2
         assert self.cluster.reason(ConditionType.READY) == "True/Proven"
         revision = f"llama-{self.cluster.status['updateRevision']}"
-        assert self.cluster.names("ReplicaSet") == self.cluster.names("ConfigMap") == [revision]
+        ours = [name for name in self.cluster.names("ConfigMap") if ("ConfigMap", name) not in self.cluster.beside]
+        assert self.cluster.names("ReplicaSet") == ours == [revision]
         assert revision in self.cluster.names("ControllerRevision")
         for kind in SHARED:
             assert self.cluster.names(kind) == ["llama"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(280), pytest.mark.xdist_group("private-cluster")]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(280)]
 
 Namespace = Any  # of conftest.py, from which a test module cannot import
 LLAMA = {

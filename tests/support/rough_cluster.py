@@ -120,6 +120,8 @@ class RoughCluster(SmallCluster):
         self.filled: dict[str, Any] = {}
         """What the API server fills into every spec that it reads."""
         self.foreign: dict[tuple[str, str], dict[str, Any]] = {}
+        self.beside: dict[tuple[str, str], dict[str, Any]] = {}
+        """Objects of people that stand beside ours for good, and have our label."""
         self._actor: Pass | str = "person"
         self._history: list[Snapshot] = []
         self._floor: dict[str, int] = {}
@@ -333,8 +335,24 @@ class RoughCluster(SmallCluster):
         self.objects[kind, name] = made
         self.foreign[kind, name] = copied(made)
 
+    def stand_beside(self, kind: str, name: str, *, owned: bool) -> None:
+        """Somebody makes an object with our label: a copy of one of ours, or one to be collected with the inference."""
+        if (kind, name) in self.objects:
+            return
+        metadata: dict[str, Any] = {
+            "name": name,
+            "namespace": "serving",
+            "uid": self._uid(),
+            "labels": {LABEL: "llama"},
+        }
+        if owned:
+            uid = self.inference["metadata"]["uid"]
+            metadata["ownerReferences"] = [{"kind": "HiSparseInference", "name": "llama", "uid": uid}]
+        self.objects[kind, name] = {"kind": kind, "metadata": metadata, "data": {"of": "a person"}}
+        self.beside[kind, name] = copied(self.objects[kind, name])
+
     def is_foreign(self, key: tuple[str, str]) -> bool:
-        live, foreign = self.objects.get(key), self.foreign.get(key)
+        live, foreign = self.objects.get(key), self.foreign.get(key) or self.beside.get(key)
         return live is not None and foreign is not None and live["metadata"]["uid"] == foreign["metadata"]["uid"]
 
     def heal(self) -> None:

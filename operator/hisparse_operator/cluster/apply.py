@@ -22,7 +22,6 @@ from hisparse_operator.kinds import FIELD_MANAGER, INFERENCE, LABEL, POD, STATUS
 from hisparse_operator.world import Event, Object, Outcome, Ref
 
 log: Final = structlog.get_logger(__name__)
-_REMEMBERED: Final = 32768
 _REPLICA_SET: Final = "ReplicaSet"
 _OF_NO_OBJECT: Final = "1"
 """A resource version: etcd's first, older than any object."""

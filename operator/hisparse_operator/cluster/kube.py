@@ -7,7 +7,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -148,7 +148,7 @@ class Api:
 
     async def pages(
         self, kind: Kind, namespace: str | None, size: int = PAGE
-    ) -> AsyncIterator[tuple[list[dict[str, Any]], str]]:
+    ) -> AsyncGenerator[tuple[list[dict[str, Any]], str]]:
         """All objects of a kind that concern us, some at a time, and the resource version at which that was true.
 
         Transient (410) where reading took longer than the API server keeps the rest: begin again.
@@ -159,17 +159,11 @@ class Api:
         while rest != "":
             answer = await self._json("list", kind, kind.path(namespace), query=query | {"continue": rest})
             meta = answer["metadata"]
-            yield [stamp | item for item in answer.get("items") or ()], meta["resourceVersion"]
             rest = meta.get("continue", "")
-
-    async def list(self, kind: Kind, namespace: str | None) -> tuple[list[dict[str, Any]], str]:
-        """The same in one piece."""
-        items: list[dict[str, Any]] = []
-        version = ""
-        async for page, at in self.pages(kind, namespace):
-            items += page
-            version = at
-        return items, version
+            page = [stamp | item for item in answer.get("items") or ()]
+            del answer
+            yield page, meta["resourceVersion"]
+            del page
 
     async def watch(
         self, kind: Kind, version: str, take: Taker, limit_s: float, *, namespace: str | None = None

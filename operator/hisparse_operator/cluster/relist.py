@@ -1,4 +1,4 @@
-"""A whole list, taken into the cache page by page, so that no more than one page is ever in memory."""
+"""A whole list, taken into the cache page by page: what watches have missed, without all of it in memory."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ async def relist(api: Api, cache: Cache, kind: Kind, namespace: str | None, on_c
         for item in items:
             if (change := cache.put(kind, item)) is not None:
                 on_change(change)
+            del item
+        del items  # the next page need not be in memory beside it
     for change in cache.retain(kind, namespace, uids, version):
         on_change(change)
     return version

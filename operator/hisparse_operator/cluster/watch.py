@@ -22,6 +22,8 @@ from hisparse_operator.rights import need
 
 Credentials = Callable[[], Awaitable[client.Configuration]]
 OnEvent = Callable[[Kind, str | None, Mapping[str, Any]], None]
+OnWatch = Callable[[str], None]
+"""Hears the path of each watch that begins: kopf has read the list before it to its end."""
 _CLIENT_TIMEOUT_S: Final = 600.0
 _LIST_TIMEOUT_S: Final = 60.0
 _CONNECT_TIMEOUT_S: Final = 10.0
@@ -81,13 +83,25 @@ class Pacer:
         return found
 
 
-def paced(info: kopf.ConnectionInfo, pacer: Pacer) -> kopf.AiohttpSession:
-    """A session with these credentials, as kopf would make it, that keeps to the pace. kopf closes it."""
+def telling(on_watch: OnWatch) -> aiohttp.TraceConfig:
+    """Tells of the watches that a session begins."""
+
+    async def begins(_: object, __: SimpleNamespace, about: aiohttp.TraceRequestStartParams) -> None:
+        if "watch" in about.url.query:
+            on_watch(about.url.path)
+
+    found = aiohttp.TraceConfig()
+    found.on_request_start.append(begins)
+    return found
+
+
+def session_of(info: kopf.ConnectionInfo, *hooks: aiohttp.TraceConfig) -> kopf.AiohttpSession:
+    """A session with these credentials, as kopf would make it, with hooks of ours. kopf closes it."""
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
         headers=info.as_http_headers() | {"User-Agent": "hisparse-operator"},
         proxy=info.proxy_url,
-        trace_configs=[pacer.trace()],
+        trace_configs=list(hooks),
     )
     return kopf.AiohttpSession(server=info.server, aiohttp_session=session)
 
@@ -111,13 +125,15 @@ async def connection(configuration: client.Configuration) -> kopf.ConnectionInfo
     )
 
 
-def registry(kinds: Collection[Kind], credentials: Credentials, on_event: OnEvent) -> kopf.OperatorRegistry:
+def registry(
+    kinds: Collection[Kind], credentials: Credentials, on_event: OnEvent, on_watch: OnWatch
+) -> kopf.OperatorRegistry:
     """Handlers for these kinds, and the login. Credentials are loaded anew whenever the API server says 401."""
     found = kopf.OperatorRegistry()
     pacer = Pacer()
 
     async def login(**_: object) -> kopf.AiohttpSession:
-        return paced(await connection(await credentials()), pacer)
+        return session_of(await connection(await credentials()), pacer.trace(), telling(on_watch))
 
     kopf.on.login(id="login", registry=found)(login)
     for kind in kinds:

@@ -12,6 +12,7 @@ from hisparse_operator.decide.identity import (
     Family,
     Parent,
     is_going,
+    is_written,
     name_of,
     named,
     ref,
@@ -72,12 +73,13 @@ class Children:
         return tuple(f"{doc['kind']} {name_of(doc)} belongs to {holder}" for doc, holder in taken if holder)
 
     def held(self) -> tuple[str, ...]:
-        """Children that were deleted and that somebody's finalizer keeps: they are made again once they are gone."""
+        """Children that we want, that were deleted, and that somebody's finalizer keeps."""
+        wanted = {(doc["kind"], name_of(doc)) for doc in self.documents}
         return tuple(
             f"{kind} {name_of(live)} was deleted at {live['metadata']['deletionTimestamp']} and is held by the "
             f"finalizer {', '.join(finalizers)}"
             for kind, live in self._live()
-            if kind != "Pod" and is_going(live) and (finalizers := _held_by(live))
+            if kind != "Pod" and (kind, name_of(live)) in wanted and is_going(live) and (finalizers := _held_by(live))
         )
 
     def writable(self) -> tuple[dict[str, Any], ...]:
@@ -171,7 +173,9 @@ class Children:
             ("v1", "ConfigMap", ours.config_maps),
         ):
             for child in objects:
-                revision = revision_of(child) or self.parent.revision_in(name_of(child))  # its label may be lost
+                revision = revision_of(child)
+                if not revision and is_written(child):  # its label was lost
+                    revision = self.parent.revision_in(name_of(child))
                 if revision and not self._needed(revision):
                     yield api_version, kind, child
         yield from self._spoiled

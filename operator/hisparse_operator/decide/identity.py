@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,6 +12,8 @@ from hisparse_operator.kinds import FIELD_MANAGER, GROUP, INFERENCE, LABEL
 from hisparse_operator.world import Object, Ref, World
 
 REVISION_LABEL: Final = f"{GROUP}/revision"
+HASH_LENGTH: Final = 10
+_HASH: Final = re.compile(f"[0-9a-f]{{{HASH_LENGTH}}}")
 ROOM_ANNOTATION: Final = f"{GROUP}/makes-room-for"
 """On a pod that a rollout takes: the revision that gets its place."""
 MANAGED_BY: Final = "hisparse-operator"
@@ -29,8 +32,9 @@ class Parent:
         return f"{self.name}-{revision}" if revision else self.name
 
     def revision_in(self, name: str) -> str:
-        """The revision that a child's name speaks of, empty for one that all revisions share."""
-        return name.removeprefix(f"{self.name}-") if name != self.name else ""
+        """The revision that a child's name speaks of, empty where it speaks of none."""
+        head, _, revision = name.rpartition("-")
+        return revision if head == self.name and _HASH.fullmatch(revision) else ""
 
     def owner_references(self) -> list[dict[str, Any]]:
         """One controller reference; deleting the inference waits for no child."""
@@ -95,7 +99,7 @@ def family(world: World, parent: Parent) -> Family:
     """Sort the children. Pods follow the ReplicaSet that controls them."""
     foreign: dict[tuple[str, str], str] = {}
     records = (one for one in world.controller_revisions if controller_uid(one) in (None, parent.uid))
-    revisions = frozenset(name_of(one).removeprefix(f"{parent.name}-") for one in records)
+    revisions = frozenset(revision_of(one) or parent.revision_in(name_of(one)) for one in records) - {""}
 
     def mine(kind: str, objects: Iterable[Object]) -> tuple[Object, ...]:
         for one in objects:
@@ -128,11 +132,16 @@ def _is_ours(child: Object, parent: Parent, revisions: Collection[str]) -> bool:
     owners = child["metadata"].get("ownerReferences") or ()
     if (controller := controller_uid(child)) is not None or any(one.get("uid") == parent.uid for one in owners):
         return controller in (None, parent.uid)
-    revision = revision_of(child) or parent.revision_in(name_of(child))
+    labelled = revision_of(child)
+    revision = labelled or parent.revision_in(name_of(child))
     if name_of(child) != parent.child(revision or None):
         return False
-    written = any(one.get("manager") == FIELD_MANAGER for one in child["metadata"].get("managedFields") or ())
-    return written or not revision or revision in revisions
+    return is_written(child) or not revision or labelled in revisions
+
+
+def is_written(child: Object) -> bool:
+    """Whether the operator has written the object: a copy that somebody makes does not say so."""
+    return any(one.get("manager") == FIELD_MANAGER for one in child["metadata"].get("managedFields") or ())
 
 
 def name_of(obj: Object) -> str:

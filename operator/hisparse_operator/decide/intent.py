@@ -11,7 +11,7 @@ from hisparse.model import ModelFacts, needs_hub
 from hisparse.spec import HiSparseInferenceSpec
 from hisparse_operator.decide import planning, planstatus, render, revisions, shapes
 from hisparse_operator.decide.conditions import Condition, Status
-from hisparse_operator.decide.identity import Parent
+from hisparse_operator.decide.identity import Parent, family, parent_of
 from hisparse_operator.decide.planning import Planned
 from hisparse_operator.decide.reasons import ConditionType, Reason
 from hisparse_operator.decide.recall import REMEMBERED, Same, spec_of
@@ -53,8 +53,9 @@ def hub_model(world: World) -> tuple[str, str] | None:
     source = spec.model.hugging_face
     if source is None or not needs_hub(spec.model):
         return None
-    known = revisions.read(world)
-    digest = _digest(Same(spec), revisions.sticky_template_version(spec, known, world))
+    ours = family(world, parent_of(world.inference)).ours
+    known = revisions.read(ours)
+    digest = _digest(Same(spec), revisions.sticky_template_version(spec, known, ours))
     if revisions.by_hash(known, digest) is not None:
         return None  # frozen: what the hub says today changes nothing
     return source.repo, source.revision or "main"
@@ -91,8 +92,7 @@ def _resolve(world: World, parent: Parent, known: tuple[Revision, ...], settings
     if not planned.runs or spec.paused or spec.plan_only:
         return Intent(accepted, spec, planned, digest, held)
     made = render.new_revision(parent, digest, template_version, spec, facts, planned, settings)
-    if (template := revisions.frozen_template(world, digest)) is not None:
-        made = replace(made, template=template)  # its pods are of it, whatever today's code would render
+    made = revisions.as_it_was(made, world)
     return Intent(accepted, spec, planned, digest, revisions.newest(made, known), created=True)
 
 

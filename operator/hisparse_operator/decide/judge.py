@@ -312,16 +312,18 @@ def _taken(scene: Scene) -> str:
     step = "delete what is not needed, or wait if a namesake was just deleted"
     pods = (
         "; the pods of a ReplicaSet end with it, so if it was made for this inference remove the foreign "
-        "ownerReference instead (kubectl edit rs), and it is taken back as it is"
+        "ownerReference instead (kubectl edit rs; an owner whose selector matches takes it again), and it is taken "
+        "back as it is"
     )
-    has_pods = any(one.startswith("ReplicaSet ") for one in scene.conflicts)
-    return f"{_listed(scene.conflicts)}; {step}{pods if has_pods else ''}"
+    sets = [one for one in scene.conflicts if one.startswith("ReplicaSet ")]
+    told = _listed((*sets, *(one for one in scene.conflicts if one not in sets)))
+    return f"{told}; {step}{pods if sets else ''}"
 
 
 def _held(scene: Scene) -> tuple[str, ...]:
     if not scene.held:
         return ()
-    return (f"{_listed(scene.held)}: it is made again once whoever set that has removed it",)
+    return (f"{_listed(scene.held)}: made again once the finalizer is removed, by whoever set it",)
 
 
 def _overdue(scene: Scene) -> tuple[str, ...]:

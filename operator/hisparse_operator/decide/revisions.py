@@ -17,11 +17,18 @@ from typing import Any, Final
 from hisparse.engine import TEMPLATE_VERSION
 from hisparse.spec import HiSparseInferenceSpec
 from hisparse_operator.decide import planstatus
-from hisparse_operator.decide.identity import REVISION_LABEL, Parent, labels_of, name_of, named, revision_of
+from hisparse_operator.decide.identity import (
+    HASH_LENGTH,
+    REVISION_LABEL,
+    Parent,
+    labels_of,
+    name_of,
+    named,
+    revision_of,
+)
 from hisparse_operator.kinds import GROUP
 from hisparse_operator.world import Object, World
 
-HASH_LENGTH: Final = 10
 TEMPLATE_ANNOTATION: Final = f"{GROUP}/template-version"
 PLAN_FILE: Final = "plan.json"
 NOT_OF_THE_POD: Final[dict[str, Any]] = {
@@ -109,17 +116,28 @@ def sticky_template_version(spec: HiSparseInferenceSpec, known: Sequence[Revisio
     """
     if spec.engine is not None and spec.engine.template_version is not None:
         return spec.engine.template_version
-    last = (world.inference.get("status") or {}).get("updateRevision") or (known[-1].hash if known else None)
+    last = (world.inference.get("status") or {}).get("updateRevision")
     if (held := by_hash(known, last)) is not None:
         return held.template_version
     left = sorted(world.replica_sets, key=lambda one: (revision_of(one) == last, one["spec"].get("replicas", 1)))
-    return _template_version(left[-1]) if left else TEMPLATE_VERSION
+    if left and (revision_of(left[-1]) == last or not known):
+        return _template_version(left[-1])
+    return known[-1].template_version if known else TEMPLATE_VERSION
 
 
-def frozen_template(world: World, revision: str) -> Mapping[str, Any] | None:
-    """The template of the pods of a revision, where its ReplicaSet is all that is left of it."""
-    left = (one for one in world.replica_sets if revision_of(one) == revision)
-    return next((one["spec"]["template"] for one in left), None)
+def as_it_was(made: Revision, world: World) -> Revision:
+    """A revision that is made anew, with what its ReplicaSet and the status still tell of it. Its launch is today's."""
+    left = next((one for one in world.replica_sets if revision_of(one) == made.hash), None)
+    if left is None:
+        return made
+    status: Mapping[str, Any] = world.inference.get("status") or {}
+    told = status if status.get("updateRevision") == made.hash else {}
+    return replace(
+        made,
+        template=left["spec"]["template"],
+        plan=planstatus.without_note(told.get("plan") or made.plan),
+        mode=told.get("mode") or made.mode,
+    )
 
 
 def read(world: World) -> tuple[Revision, ...]:
