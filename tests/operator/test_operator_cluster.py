@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from audit import asked
+from fault_proxy import FaultProxy, Slow
 
+from hisparse_operator.kinds import CHILDREN, INFERENCE
 from hisparse_testenv.api import MERGE_PATCH
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -184,3 +186,16 @@ def test_a_spec_that_is_edited_while_the_operator_is_down_is_seen(space: Namespa
     space.edit("glm", {"planOnly": True})
     space.operators.leading()
     space.until(space.observed, "the edit is seen")
+
+
+def test_nothing_is_written_before_every_kind_was_listed_and_is_watched(space: Namespace) -> None:
+    """A pass that knows no EndpointSlices would say that nothing serves, and take pods for it."""
+    space.create("glm")
+    with FaultProxy(space.operators.cluster.control_plane, space.operators.user) as proxy:
+        proxy.rule = lambda one: Slow(2) if one.lists and one.plural == "endpointslices" else None
+        space.operators.start(kubeconfig=proxy.kubeconfig)
+        space.until(lambda: space.condition("Ready").get("status") == "True", "it serves")
+        requests = proxy.asked(0)
+    first_write = next(one.at for one in requests if one.number == 1)
+    before = {one.plural for one in requests if one.watches and one.at < first_write}
+    assert before >= {kind.plural for kind in (INFERENCE, *CHILDREN)}
