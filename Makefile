@@ -31,8 +31,8 @@ demo: control-plane  ## the main job, start to finish, on a local control plane 
 test: control-plane  ## every test that needs no root: pure, property and against a real API server
 	$(BIN)/pytest -q -n 3 --dist loadgroup -m "not e2e and not engine and not chaos and not faults"
 
-test-chaos: control-plane  ## takeovers, people, upgrades, rights, many nodes, against a real API server (20 minutes)
-	$(BIN)/pytest -q -m chaos
+test-chaos: control-plane  ## takeovers, people, upgrades, rights, many nodes, against a real API server (ten minutes)
+	$(BIN)/pytest -q -n 2 --dist loadgroup -m chaos
 
 test-faults: control-plane  ## SIGKILL before every write, twenty faults of the network and the API server (25 minutes)
 	$(BIN)/pytest -q -m faults
