@@ -667,3 +667,10 @@ async def test_a_server_that_is_not_there_is_transient(scene: Scene) -> None:
     async with Api(configuration) as api:
         with pytest.raises(Transient, match="onnect"):
             await api.get(SERVICE, scene.namespace, "glm")
+
+
+def test_nobody_is_told_to_delete_a_replica_set_without_what_that_costs() -> None:
+    told = {kind: str(ChildTakenError(kind, "glm", "Deployment other")) for kind in ("ReplicaSet", "Service")}
+    assert "the pods of a ReplicaSet end with it" in told["ReplicaSet"]
+    assert "remove that ownerReference" in told["ReplicaSet"]
+    assert "pods" not in told["Service"]

@@ -31,8 +31,13 @@ class ChildTakenError(HiSparseError):
     """An object of this name belongs to somebody else; we never take it over. The user renames or deletes one."""
 
     def __init__(self, kind: str, name: str, owner: str) -> None:
+        pods = (
+            "; the pods of a ReplicaSet end with it, so if it was made for this inference make it ours again instead: "
+            "remove that ownerReference, or give it back its labels"
+        )
         super().__init__(
             f"{kind} {name} exists and belongs to {owner}; delete or rename it, or rename this HiSparseInference"
+            + (pods if kind == _REPLICA_SET else "")
         )
 
 
