@@ -51,7 +51,7 @@ class Metrics:
         )
         self._requests = prometheus.Counter(
             "hisparse_operator_api_requests",
-            "Requests to the API server by the operator itself; watches are kopf's and not in here.",
+            "Requests to the API server by the operator itself, without watches and without kopf's lists.",
             ["verb", "resource", "code"],
             registry=self.registry,
         )
@@ -63,11 +63,14 @@ class Metrics:
             registry=self.registry,
         )
         self._watch_events = prometheus.Counter(
-            "hisparse_operator_watch_events", "Watch events taken in.", ["kind"], registry=self.registry
+            "hisparse_operator_watch_events",
+            "Changes that watches told of, with their lists.",
+            ["kind"],
+            registry=self.registry,
         )
         self._missed = prometheus.Counter(
             "hisparse_operator_watch_missed",
-            "Objects that a whole list had otherwise than the watches. Should stay at rest.",
+            "Inferences that a whole list had otherwise than kopf's watches. Should stay at rest.",
             ["kind"],
             registry=self.registry,
         )
@@ -83,7 +86,7 @@ class Metrics:
         self._request_seconds.labels(verb).observe(seconds)
 
     def watch_event(self, kind: str) -> None:
-        """One watch event came."""
+        """A list or a watch told of a change."""
         self._watch_events.labels(kind).inc()
 
     def watch_missed(self, kind: str) -> None:

@@ -1,8 +1,7 @@
 """The operator put together: lease, watches, cache, queue, workers, health; and how all of it ends.
 
-    lease --- leads ---> kopf: lists, watches --> cache --> queue --> workers: observe -> reconcile -> apply
-               whole lists, now and then --^         ^-- resync
-                 reports of node agents --^
+    lease --- leads ---> kopf: inferences --> cache --> queue --> workers: observe -> reconcile -> apply
+      reflectors: children, nodes, reports --^            ^-- resync
 
     policies of node agents, Leases of their pools, nodes --> keeper of their status
 
@@ -40,9 +39,10 @@ from hisparse_operator.cluster.hub import HuggingFace, NoHub
 from hisparse_operator.cluster.kube import WRITE_S, Api, ApiError, NotFoundError, load_configuration
 from hisparse_operator.cluster.leader import Leader, Times
 from hisparse_operator.cluster.observe import Decisions, Observer
-from hisparse_operator.cluster.optional import OptionalWatch
+from hisparse_operator.cluster.optional import OptionalReflector
 from hisparse_operator.cluster.policies import PolicyKeeper
 from hisparse_operator.cluster.recorder import Recorder
+from hisparse_operator.cluster.reflector import Reflector
 from hisparse_operator.cluster.relist import relist
 from hisparse_operator.decide import degraded
 from hisparse_operator.kinds import (
@@ -65,6 +65,8 @@ _NODE_DELAY_S: Final = 0.5
 _CRD_WAIT_S: Final = 5.0
 _LAST_PAGE_S: Final = 0.5
 """The last page of a list has reached us by then: kopf hands each object to a task of its own."""
+_RARELY: Final = 100_000
+"""New objects of Python between two looks of the garbage collector."""
 _SECOND_LIST_S: Final = 15.0
 _LEAST_LIST_S: Final = 60.0
 _DRAIN_S: Final = 3.0
@@ -91,15 +93,15 @@ class Options:
     limits: health.Limits = field(default_factory=health.Limits)
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """What is listed and watched."""
-        return (INFERENCE, *CHILDREN) if self.namespaces else (INFERENCE, NODE, *CHILDREN)
+    def watched(self) -> tuple[Kind, ...]:
+        """What kopf watches: inferences, and where we may our own lease, whose renewals show that events come."""
+        seen = not self.namespaces or self.lease_namespace in self.namespaces
+        return (INFERENCE, OWN_LEASE) if seen else (INFERENCE,)
 
     @property
-    def watched(self) -> tuple[Kind, ...]:
-        """The same with our own lease, whose renewals show that events come through; where we may watch it."""
-        seen = not self.namespaces or self.lease_namespace in self.namespaces
-        return (*self.kinds, OWN_LEASE) if seen else self.kinds
+    def reflected(self) -> tuple[Kind, ...]:
+        """What else there must be."""
+        return CHILDREN if self.namespaces else (NODE, *CHILDREN)
 
 
 class Operator:
@@ -131,7 +133,7 @@ class Operator:
         self._keeper = (
             None if options.namespaces else PolicyKeeper(api, self._cache, _utc_now, options.agents_namespace)
         )
-        self._optional = () if self._keeper is None else self._watches_of_agents(self._keeper)
+        self._reflectors = self._of_what_must_be() + (() if self._keeper is None else self._of_agents(self._keeper))
         self._lag = health.LoopLag()
         self._leads = False
         self._to_watch = {kind.path(scope) for kind in options.watched for scope in self._scopes(kind)}
@@ -163,18 +165,19 @@ class Operator:
             asyncio.create_task(self._sync(), name="whole lists"),
             asyncio.create_task(stop.wait(), name="signal"),
         ]
-        others += [asyncio.create_task(one.run(), name="optional kind") for one in self._optional]
+        others += [asyncio.create_task(one.run(), name=f"watch of {one.kind.plural}") for one in self._reflectors]
         if self._keeper is not None:
             workers.append(asyncio.create_task(self._keep(self._keeper), name="policies"))
         others.append(asyncio.create_task(self._watch(stop), name="watches"))
         done, _ = await asyncio.wait([*workers, *others], return_when=asyncio.FIRST_COMPLETED)
         _end_for_certain()
-        told: set[str] = set()
+        told: set[int] = set()
         for task in done:
             if error := task.exception():
-                if (said := cause(error)) not in told:
+                # without rights several lists are refused at once; one of them says what to do
+                if (status := getattr(error, "status", 0)) not in told:
                     _tell(task.get_name(), error)
-                told |= {said} if said else set()
+                told |= {status} if cause(error) else set()
             else:
                 log.info("ended", task=task.get_name())
         await self._end(workers, others)
@@ -202,17 +205,28 @@ class Operator:
         await self._synced.wait()
         await keeper.run()
 
-    def _watches_of_agents(self, keeper: PolicyKeeper) -> tuple[OptionalWatch, ...]:
-        """Those of the kinds that the node agents bring; the reports first, which a pass needs to know about."""
+    def _of_what_must_be(self) -> tuple[Reflector, ...]:
+        def on_change(change: Change) -> None:
+            self._metrics.watch_event(change.kind.kind)
+            self._poke(change)
+
+        return tuple(
+            Reflector(self._api, self._cache, kind, on_change, namespace=scope)
+            for kind in self._options.reflected
+            for scope in self._scopes(kind)
+        )
+
+    def _of_agents(self, keeper: PolicyKeeper) -> tuple[OptionalReflector, ...]:
+        """Those of the kinds that the node agents bring."""
 
         def on_change(change: Change) -> None:
             self._metrics.watch_event(change.kind.kind)
             keeper.changed(change)
 
         return (
-            OptionalWatch(self._api, self._cache, NODE_REPORT, self._on_report, self._poke_all),
-            OptionalWatch(self._api, self._cache, NODE_POLICY, on_change, keeper.poke),
-            OptionalWatch(
+            OptionalReflector(self._api, self._cache, NODE_REPORT, self._on_report, self._poke_all),
+            OptionalReflector(self._api, self._cache, NODE_POLICY, on_change, keeper.poke),
+            OptionalReflector(
                 self._api,
                 self._cache,
                 POOL_LEASE,
@@ -224,7 +238,7 @@ class Operator:
 
     async def _watch(self, stop: asyncio.Event) -> None:
         """Kopf, once there is something to watch; ends only by an error."""
-        await self._await_kinds()
+        await self._await_crd()
         kinds = self._options.watched
         older = asyncio.all_tasks()
 
@@ -254,17 +268,16 @@ class Operator:
                 task.cancel()
             await asyncio.wait(going, timeout=_KOPF_ENDS_S)
 
-    async def _await_kinds(self) -> None:
-        """Until we may list each kind. Raises ApiError for a missing right, which kopf would take long to tell of.
+    async def _await_crd(self) -> None:
+        """Until we may list the inferences. Raises ApiError for a missing right, which kopf would take long to tell of.
 
         Kopf never comes back to a kind that does not exist when it starts.
         """
         while True:
             try:
-                for kind in self._options.kinds:
-                    for scope in self._scopes(kind):
-                        async with contextlib.aclosing(self._api.pages(kind, scope, size=1)) as pages:
-                            await anext(pages)
+                for scope in self._scopes(INFERENCE):
+                    async with contextlib.aclosing(self._api.pages(INFERENCE, scope, size=1)) as pages:
+                        await anext(pages)
             except NotFoundError:
                 log.warning("the CRD is not installed; waiting for it", kind=INFERENCE.plural)
             except Transient as error:
@@ -274,11 +287,12 @@ class Operator:
             await asyncio.sleep(_CRD_WAIT_S)
 
     async def _sync(self) -> None:
-        """The first pass comes when everything was listed and is watched; then whole lists, now and then."""
-        await self._watching.wait()
-        await asyncio.sleep(_LAST_PAGE_S)
-        for one in self._optional:
-            await one.known.wait()
+        """The first pass comes when all there is was listed; then whole lists of the inferences, now and then."""
+        with _rare_collections():
+            for one in self._reflectors:
+                await one.known.wait()
+            await self._watching.wait()
+            await asyncio.sleep(_LAST_PAGE_S)
         self._synced.set()
         log.info("synced", objects=len(self._cache.keys()))
         _settle_memory()
@@ -289,11 +303,10 @@ class Operator:
             await asyncio.sleep(every_s * random.uniform(0.9, 1.1))  # noqa: S311
 
     async def _relist(self) -> bool:
-        """Whole lists of all kinds, for what no watch has told of; whether it came to its end."""
+        """Whole lists of the inferences, for what kopf's watches have not told of; whether they came to their end."""
         try:
-            for kind in self._options.kinds:
-                for scope in self._scopes(kind):
-                    await relist(self._api, self._cache, kind, scope, self._missed)
+            for scope in self._scopes(INFERENCE):
+                await relist(self._api, self._cache, INFERENCE, scope, self._missed)
         except (Transient, ApiError) as error:
             log.warning("not listed", error=cause(error) or str(error))
             return False
@@ -435,6 +448,17 @@ def _end_for_certain() -> None:
     limit = threading.Timer(_ENDS_S, os._exit, (1,))
     limit.daemon = True
     limit.start()
+
+
+@contextlib.contextmanager
+def _rare_collections() -> Iterator[None]:
+    """While lists are taken in hardly anything is garbage, and looking for it was a fifth of a start."""
+    before = gc.get_threshold()
+    gc.set_threshold(_RARELY, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _settle_memory() -> None:

@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from hisparse_operator.cluster.cache import Cache, Key
-from hisparse_operator.kinds import BY_NAME, FIELD_MANAGER, INFERENCE, NODE, POD, Kind
+from hisparse_operator.kinds import BY_NAME, FIELD_MANAGER, INFERENCE, NODE, NODE_REPORT, POD, Kind
+from hisparse_operator.world import Sight
 
 SERVICE = BY_NAME["v1", "Service"]
 KEY = Key("team", "glm")
@@ -141,3 +142,34 @@ def test_the_fields_of_other_managers_are_dropped_and_ours_kept_once_for_all_obj
     one, other = cache.children(SERVICE, KEY)
     assert one["metadata"]["managedFields"] == [ours, theirs]
     assert one["metadata"]["managedFields"][0]["fieldsV1"] is other["metadata"]["managedFields"][0]["fieldsV1"]
+
+
+def report(name: str, version: int, state: str = "Ok") -> dict[str, Any]:
+    finding = {"check": "c", "subject": "host", "state": state}
+    return {
+        "metadata": {"name": name, "uid": name, "resourceVersion": str(version), "managedFields": ["long"]},
+        "status": {"observedAt": "2026-11-29T12:00:00Z", "findings": [finding], "inventory": {"gpus": ["long"]}},
+    }
+
+
+def test_the_cache_keeps_what_matters_of_a_report() -> None:
+    cache = Cache()
+    cache.put(NODE_REPORT, report("n0", 1, "Critical"))
+    cache.put(NODE_REPORT, report("n1", 2, "Ok"))
+    assert cache.node_reports() == (), "nobody has said that we see them"
+    cache.see(NODE_REPORT, Sight.SEEN)
+    bad, good = cache.node_reports()
+    assert bad["status"]["findings"][0]["state"] == "Critical"
+    assert good["status"] == {"observedAt": "2026-11-29T12:00:00Z", "findings": []}
+    assert "managedFields" not in bad["metadata"]
+    assert cache.put(NODE_REPORT, report("n0", 1)) is None
+
+
+def test_the_cache_knows_who_is_on_a_node() -> None:
+    cache = Cache()
+    for name, owner, where in (("a-1", "a", "n0"), ("a-2", "a", "n1"), ("b-1", "b", "n1"), ("c-1", "c", None)):
+        labels = {"inference.hisparse.dev/inference": owner}
+        meta = {"namespace": "team", "name": name, "uid": name, "resourceVersion": "1", "labels": labels}
+        cache.put(POD, {"metadata": meta, "spec": {"nodeName": where} if where else {}})
+    assert sorted(cache.keys_on("n1")) == [Key("team", "a"), Key("team", "b")]
+    assert cache.keys_on("n2") == ()

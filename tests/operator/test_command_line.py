@@ -69,7 +69,7 @@ def test_in_namespaced_mode_nodes_are_not_looked_at_and_the_lease_only_where_we_
         options("--namespace", "a", "--lease-namespace", "a"),
         options("--namespace", "a", "--lease-namespace", "system"),
     )
-    assert {kind.kind for kind in everywhere.watched} - {kind.kind for kind in here.watched} == {"Node"}
+    assert {kind.kind for kind in everywhere.reflected} - {kind.kind for kind in here.reflected} == {"Node"}
     assert {kind.kind for kind in here.watched} - {kind.kind for kind in elsewhere.watched} == {"Lease"}
 
 

@@ -9,7 +9,7 @@ from kubernetes.aio import client
 
 from hisparse.errors import Transient
 from hisparse_operator.cluster import kube
-from hisparse_operator.cluster.kube import Api, ApiError, Conflict, NotFoundError, failure
+from hisparse_operator.cluster.kube import Api, ApiError, Conflict, Expired, NotFoundError, failure
 from hisparse_operator.kinds import BY_NAME
 
 SERVICE = BY_NAME["v1", "Service"]
@@ -28,7 +28,7 @@ def body(reason: str, message: str = "m") -> bytes:
         pytest.param(422, body("Invalid", "metadata.uid: immutable"), None, Conflict, 0, id="a namesake"),
         pytest.param(422, body("Invalid", "spec.ports: no"), None, ApiError, None, id="nonsense"),
         pytest.param(403, body("Forbidden"), None, ApiError, None, id="no right"),
-        pytest.param(410, body("Expired"), None, Transient, 0, id="an old version"),
+        pytest.param(410, body("Expired"), None, Expired, 0, id="an old version"),
         pytest.param(429, body("TooManyRequests"), "7", Transient, 7, id="slow down"),
         pytest.param(429, b"", "Wed, 21 Oct 2015 07:28:00 GMT", Transient, 0, id="a date is not read"),
         pytest.param(503, b"<html>no backend</html>", "1", Transient, 1, id="a page of a proxy"),

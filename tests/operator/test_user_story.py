@@ -168,8 +168,11 @@ def test_what_the_scheduler_says_is_shown(everywhere: Namespace) -> None:
     space = everywhere
     space.operators.leading()
     space.create("small", **{**LLAMA, "resources": {"gpus": 8}}, replicas=20)
-    space.until(lambda: space.condition("Scheduled", "small").get("status") == "False", "some cannot be placed", 60)
-    message = space.condition("Scheduled", "small")["message"]
-    assert "nvidia.com/gpu" in message
+
+    def why() -> bool:
+        found = space.condition("Scheduled", "small")
+        return found.get("status") == "False" and "nvidia.com/gpu" in found["message"]
+
+    space.until(why, "some cannot be placed", 60)
     kubectl(space, "delete", "hsi", "small")
     space.until(lambda: not pods(space, "small"), "the GPUs are free for the next test", 60)

@@ -28,6 +28,10 @@ MERGE: Final = "application/merge-patch+json"
 READ_S: Final = 30.0
 WRITE_S: Final = 4.0
 """A write ends within this time, one way or the other: leader.py counts on it."""
+SILENT_S: Final = 90.0
+"""The API server sends a bookmark about every minute: a watch that says nothing for longer has lost it."""
+CONNECT_S: Final = 10.0
+BOOKMARK: Final = "BOOKMARK"
 PAGE: Final = 250
 """Objects of one answer to a list. A whole list of pods would be many times what is kept of it."""
 _OK: Final = range(200, 300)
@@ -66,6 +70,10 @@ class Conflict(Transient):
         self.reason = reason
 
 
+class Expired(Transient):
+    """There is no going on from that version: the API server has forgotten it (410), or says nothing. List anew."""
+
+
 class LeaseLostError(Exception):
     """We may no longer write: another replica may hold the lease by now."""
 
@@ -83,7 +91,9 @@ def failure(status: int, body: bytes, retry_after: str | None) -> Exception:
         return Conflict(reason, message)
     if status == _SERVER_ERROR and message.startswith(_NONSENSE):
         return ApiError(status, reason, message)
-    if status in (_GONE, _TOO_MANY) or status >= _SERVER_ERROR:
+    if status == _GONE:
+        return Expired(f"{status} {reason}: {message}", retry_seconds=0)
+    if status == _TOO_MANY or status >= _SERVER_ERROR:
         wait = float(retry_after) if retry_after and retry_after.isdigit() else 0.0
         return Transient(f"{status} {reason}: {message}", retry_seconds=wait)
     return ApiError(status, reason, message)
@@ -97,7 +107,7 @@ class Observer(Protocol):
 
 
 Taker = Callable[[str, dict[str, Any]], None]
-"""Takes in one watch event: its type (ADDED, MODIFIED, DELETED) and the object."""
+"""Takes in one watch event: its type (ADDED, MODIFIED, DELETED) and the object; of a BOOKMARK it has a version only."""
 
 
 def _uncounted(verb: str, resource: str, code: str, seconds: float) -> None:
@@ -118,6 +128,7 @@ async def load_configuration(kubeconfig: Path | None = None, context: str | None
             client_configuration=settings,
             persist_config=False,
         )
+    settings.connection_pool_maxsize = 0  # no limit: each watch has a connection for itself, and no write waits for one
     return settings
 
 
@@ -166,41 +177,52 @@ class Api:
             del page
 
     async def watch(
-        self, kind: Kind, version: str, take: Taker, limit_s: float, *, namespace: str | None = None
-    ) -> str:
-        """Give each change since a resource version to `take` until the API server or the time ends it.
+        self,
+        kind: Kind,
+        version: str,
+        take: Taker,
+        limit_s: float,
+        *,
+        namespace: str | None = None,
+        silent_s: float = SILENT_S,
+    ) -> None:
+        """Give each event since a resource version to `take`, bookmarks too, until the API server or the time ends it.
 
-        Returns the version to go on from. Transient (410) where that one is too old: list again. Like kopf's watches
-        it is not among the requests that the observer counts.
+        The version of the last event is where to go on from, also after a Transient; Expired where there is no going
+        on. Like kopf's watches it is not among the requests that the observer counts.
         """
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
+            "labelSelector": kind.selector,
+            "fieldSelector": kind.field_selector,
             "resourceVersion": version,
             "timeoutSeconds": str(int(limit_s)),
         }
         need(kind, "watch")
         path = kind.path(namespace)
         request = await self._client.param_serialize(
-            "GET", path, query_params=list(query.items()), header_params={"Accept": JSON}, auth_settings=["BearerToken"]
+            "GET", path, query_params=_given(query), header_params={"Accept": JSON}, auth_settings=["BearerToken"]
         )
+        stamp = {"apiVersion": kind.api_version, "kind": kind.kind}
+        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_S, sock_read=silent_s)
         try:
             async with asyncio.timeout(limit_s + READ_S):
-                timeout = aiohttp.ClientTimeout(total=limit_s + READ_S)
                 response = (await self._client.call_api(*request, _request_timeout=timeout)).response
                 async with response:
                     if response.status not in _OK:
                         raise failure(response.status, await response.read(), response.headers.get("Retry-After"))
                     async for line in _lines(response.content.iter_any()):
                         sort, item = _event(line)
-                        version = item["metadata"]["resourceVersion"]
-                        if sort != "BOOKMARK":
-                            take(sort, {"apiVersion": kind.api_version, "kind": kind.kind} | item)
-        except TimeoutError:
-            pass  # a connection that died without a word; nothing is missed, since the version has not moved
-        except (aiohttp.ClientError, OSError) as error:
+                        take(sort, stamp | item)
+        except aiohttp.SocketTimeoutError as error:
+            raise Expired(f"watch {path}: not a word for {silent_s:g} s", retry_seconds=0) from error
+        except aiohttp.ClientError as error:
             raise Transient(f"watch {path}: {str(error) or type(error).__name__}", retry_seconds=0) from error
-        return version
+        except TimeoutError:
+            pass  # it was to end before; what comes next the next one tells of
+        except OSError as error:
+            raise Transient(f"watch {path}: {str(error) or type(error).__name__}", retry_seconds=0) from error
 
     async def apply(
         self, kind: Kind, document: Mapping[str, Any], manager: str, *, force: bool, subresource: str | None = None
@@ -280,7 +302,7 @@ class Api:
                 _, url, headers, *_ = await self._client.param_serialize(
                     method,
                     path,
-                    query_params=[(key, value) for key, value in (query or {}).items() if value is not None],
+                    query_params=_given(query or {}),
                     header_params={"Accept": accept, "Content-Type": content},
                     auth_settings=["BearerToken"],
                 )
@@ -301,6 +323,10 @@ class Api:
             return text
         finally:
             self._observer(verb, kind.plural, code, time.monotonic() - begun)
+
+
+def _given(query: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(key, value) for key, value in query.items() if value is not None]
 
 
 def _yaml(body: object) -> bytes:

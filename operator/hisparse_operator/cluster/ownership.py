@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Final
 
 from hisparse_operator.world import Object
@@ -79,7 +80,7 @@ def _list_matches(wanted: Sequence[Any], live: object, owned: Mapping[str, Any])
         return False
     for part, below in owned.items():
         sort, _, text = part.partition(":")
-        key = json.loads(text)
+        key = _key(text)
         if sort == "v":
             if key not in wanted or key not in live:
                 return False
@@ -94,6 +95,11 @@ def _list_matches(wanted: Sequence[Any], live: object, owned: Mapping[str, Any])
         if not _matches(mine[0], theirs[0], inner, quantity=False):
             return False
     return True
+
+
+@lru_cache(maxsize=4096)
+def _key(text: str) -> Any:  # noqa: ANN401 - JSON
+    return json.loads(text)
 
 
 def _equal(wanted: Any, live: Any, *, quantity: bool) -> bool:  # noqa: ANN401

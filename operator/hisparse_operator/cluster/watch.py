@@ -1,4 +1,4 @@
-"""kopf, used for one thing: lists and watches that end up in a callback.
+"""kopf, used for one thing: the list and the watch of the inferences, and of our lease, that end up in a callback.
 
 Only `on.event` handlers: kopf then writes nothing (no annotations, no finalizers, no Events), and objects can be
 deleted while the operator is down.

@@ -1,0 +1,164 @@
+"""A kind that must be there: what is listed, where a watch goes on after each way to end, and what ends all of it."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from scripted_api import DOWN, OLD, Script
+
+from hisparse_operator.cluster.cache import Cache, Change
+from hisparse_operator.cluster.kube import BOOKMARK, Api, ApiError
+from hisparse_operator.cluster.reflector import Reflector
+from hisparse_operator.kinds import BY_NAME, LABEL
+
+Runner = Callable[[Coroutine[Any, Any, Any]], Any]
+SERVICE = BY_NAME["v1", "Service"]
+
+
+def service(name: str, version: int) -> dict[str, Any]:
+    labels = {LABEL: "glm"}
+    return {
+        "metadata": {
+            "namespace": "team",
+            "name": name,
+            "uid": name,
+            "resourceVersion": str(version),
+            "labels": labels,
+        }
+    }
+
+
+def bookmark(version: int) -> tuple[str, dict[str, Any]]:
+    return BOOKMARK, {"metadata": {"resourceVersion": str(version)}}
+
+
+@dataclass
+class Told:
+    """What the reflector told of."""
+
+    cache: Cache = field(default_factory=Cache)
+    changes: list[Change] = field(default_factory=list)
+
+    def of(self, api: Api) -> Reflector:
+        return Reflector(api, self.cache, SERVICE, self.changes.append)
+
+    def names(self) -> list[str]:
+        return [(one.new or one.old or {})["metadata"]["name"] for one in self.changes]
+
+    def known(self) -> list[str]:
+        return [name for name in ("a", "b", "c", "d", "e") if self.cache.get(SERVICE, "team", name) is not None]
+
+
+def play(on_jumping_time: Runner, api: Script, seconds: float) -> Told:
+    """Let it run for so long."""
+    told = Told()
+
+    async def run() -> None:
+        task = asyncio.ensure_future(told.of(api).run())
+        await asyncio.sleep(seconds)
+        assert not task.done(), "it never ends"
+        task.cancel()
+
+    on_jumping_time(run())
+    return told
+
+
+def test_a_watch_goes_on_where_it_stood(on_jumping_time: Runner) -> None:
+    events = [("ADDED", service("b", 8)), ("MODIFIED", service("a", 9)), ("DELETED", service("b", 11))]
+    api = Script(deque([([service("a", 5)], "7")]), deque([events, [], [bookmark(40)]]))
+    told = play(on_jumping_time, api, 100)
+    assert api.watched == ["7", "11", "11", "40"]
+    changes = [(change.old is not None, change.new is not None) for change in told.changes]
+    assert changes == [(False, True), (False, True), (True, True), (True, False)]
+    assert told.known() == ["a"]
+    assert len(api.listed) == 1
+
+
+@pytest.mark.parametrize("end", [DOWN, [("ADDED", service("b", 8)), DOWN]], ids=["unanswered", "cut"])
+def test_after_a_failure_it_goes_on_where_it_stood(on_jumping_time: Runner, end: Any) -> None:
+    api = Script(deque([([], "7")]), deque([end, [("ADDED", service("c", 9))]]))
+    told = play(on_jumping_time, api, 100)
+    assert api.watched[:2] == ["7", "7" if end is DOWN else "8"]
+    assert len(api.listed) == 1
+    assert told.known()[-1] == "c"
+
+
+def test_a_version_that_is_too_old_costs_a_list_which_tells_of_what_is_gone(on_jumping_time: Runner) -> None:
+    api = Script(
+        deque([([service("a", 5), service("b", 6)], "7"), ([service("b", 20)], "30")]),
+        deque([[bookmark(9), OLD], [("ADDED", service("c", 31))]]),
+    )
+    told = play(on_jumping_time, api, 100)
+    assert api.watched[:2] == ["7", "30"]
+    assert told.names() == ["a", "b", "b", "a", "c"]
+    assert told.known() == ["b", "c"]
+
+
+def test_a_watch_that_fails_again_and_again_without_an_event_is_helped_by_lists(on_jumping_time: Runner) -> None:
+    """One event that never comes through, too long for some proxy: the list has the object."""
+    api = Script(deque([([], "7"), ([service("a", 8)], "8")]), deque([DOWN, DOWN, DOWN]))
+    told = play(on_jumping_time, api, 100)
+    assert api.watched == ["7", "7", "7", "8"]
+    assert told.known() == ["a"]
+
+
+@pytest.mark.parametrize("end", [[], OLD, DOWN], ids=["over at once", "expired", "unanswered"])
+def test_watches_that_end_at_once_do_not_spin(on_jumping_time: Runner, end: Any) -> None:
+    api = Script(deque([([], "1")]), deque([end] * 10_000))
+    play(on_jumping_time, api, 60)
+    assert len(api.watched) <= 61
+    assert len(api.listed) <= 12
+
+
+def test_a_watch_that_ends_after_a_while_is_followed_by_the_next_at_once(on_jumping_time: Runner) -> None:
+    begun: list[float] = []
+
+    class Timed(Script):
+        async def watch(self, *args: Any, **kwargs: Any) -> None:
+            begun.append(asyncio.get_running_loop().time())
+            await super().watch(*args, **kwargs)
+
+    play(on_jumping_time, Timed(deque([([], "1")])), 601)
+    assert begun == [0, 300, 600]
+
+
+def test_it_is_known_only_when_the_whole_list_was_read(on_jumping_time: Runner) -> None:
+    class Paged(Script):
+        async def pages(self, *_: Any, **__: Any) -> Any:
+            yield [service("a", 5)], "7"
+            await asyncio.sleep(10)
+            if len(self.listed) == 0:
+                self.listed.append(0)
+                raise DOWN
+            yield [service("b", 6)], "7"
+
+    told = Told()
+
+    async def run() -> None:
+        reflector = told.of(Paged(deque()))
+        task = asyncio.ensure_future(reflector.run())
+        await asyncio.sleep(19)
+        assert told.known() == ["a"]
+        assert not reflector.known.is_set()
+        await asyncio.sleep(10)
+        assert told.known() == ["a", "b"]
+        assert reflector.known.is_set()
+        task.cancel()
+
+    on_jumping_time(run())
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+@pytest.mark.parametrize("where", ["list", "watch"])
+def test_a_refusal_ends_it(on_jumping_time: Runner, status: int, where: str) -> None:
+    refusal = ApiError(status, "No", "no")
+    api = Script(deque([refusal if where == "list" else ([], "7")]), deque([refusal]))
+
+    async def run() -> None:
+        await asyncio.wait_for(Told().of(api).run(), 60)
+
+    with pytest.raises(ApiError, match=str(status)):
+        on_jumping_time(run())

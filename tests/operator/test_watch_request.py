@@ -1,0 +1,146 @@
+"""The request of a watch: how events are read from its stream, and what each way to end means."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from kubernetes.aio import client
+
+from hisparse.errors import Transient
+from hisparse_operator.cluster.kube import SILENT_S, Api, ApiError, Expired, NotFoundError, load_configuration
+from hisparse_operator.kinds import BY_NAME, LABEL, POD
+
+SERVICE = BY_NAME["v1", "Service"]
+
+
+def report(name: str, version: int) -> dict[str, Any]:
+    return {"metadata": {"name": name, "uid": name, "resourceVersion": str(version)}, "status": {"findings": [{}]}}
+
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@contextlib.asynccontextmanager
+async def served(answer: Answer) -> AsyncIterator[str]:
+    pages = web.Application()
+    pages.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(pages, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@dataclass
+class Stream:
+    """A watch whose stream is these chunks, and then silence for a while."""
+
+    chunks: tuple[bytes, ...]
+    status: int = 200
+    then_s: float = 0
+    query: dict[str, str] = field(default_factory=dict)
+    seen: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    async def watched(self, silent_s: float = SILENT_S) -> None:
+        take = lambda sort, item: self.seen.append((sort, item))  # noqa: E731 - short
+        async with served(self._answer) as host, Api(client.Configuration(host=host)) as api:
+            await api.watch(POD, "7", take, 5, silent_s=silent_s)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self.query = dict(request.query)
+        response = web.StreamResponse(status=self.status)
+        await response.prepare(request)
+        for chunk in self.chunks:
+            await response.write(chunk)
+        await asyncio.sleep(self.then_s)
+        return response
+
+
+def line(sort: str, item: dict[str, Any]) -> bytes:
+    return json.dumps({"type": sort, "object": item}).encode() + b"\n"
+
+
+async def test_events_come_whole_however_the_stream_is_cut() -> None:
+    big = report("n0", 8)
+    big["status"]["findings"] *= 5000
+    text = line("ADDED", big) + line("MODIFIED", report("n0", 9)) + line("BOOKMARK", report("", 12))
+    cut = [text[at : at + 70_001] for at in range(0, len(text), 70_001)]
+    stream = Stream((*cut, b'{"type": "ADDED", "obj'))
+    await stream.watched()
+    versions = [(sort, item["metadata"]["resourceVersion"]) for sort, item in stream.seen]
+    assert versions == [("ADDED", "8"), ("MODIFIED", "9"), ("BOOKMARK", "12")]
+    assert (stream.seen[0][1]["apiVersion"], stream.seen[0][1]["kind"]) == ("v1", "Pod")
+    assert len(stream.seen[0][1]["status"]["findings"]) == 5000
+    assert stream.query == {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": "7",
+        "timeoutSeconds": "5",
+        "labelSelector": LABEL,
+    }
+
+
+async def test_an_error_in_the_stream_is_one_of_the_watch() -> None:
+    gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+    with pytest.raises(Expired, match="410 Expired: too old"):
+        await Stream((line("ADDED", report("n0", 8)), line("ERROR", gone))).watched()
+
+
+@pytest.mark.parametrize(
+    "text", [b"<html>", b"null", b"{}", b'{"type": "ADDED", "object": {}}', b'{"type": "ADDED", "object": null}']
+)
+async def test_what_is_no_event_is_transient(text: bytes) -> None:
+    with pytest.raises(Transient, match="no watch event"):
+        await Stream((text + b"\n",)).watched()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [pytest.param(404, NotFoundError, id="gone"), pytest.param(403, ApiError, id="no right")]
+)
+async def test_a_watch_that_is_refused(status: int, kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        await Stream((b"{}",), status).watched()
+
+
+async def test_a_watch_without_a_server_is_transient() -> None:
+    async with Api(client.Configuration(host="http://127.0.0.1:9")) as api:
+        with pytest.raises(Transient, match="watch"):
+            await api.watch(POD, "7", lambda *_: None, 5)
+
+
+@pytest.mark.parametrize("chunks", [(), (line("ADDED", report("n0", 8)),)], ids=["from the start", "after an event"])
+async def test_a_watch_that_says_nothing_any_more_is_not_gone_on_with(chunks: tuple[bytes, ...]) -> None:
+    stream = Stream(chunks, then_s=60)
+    with pytest.raises(Expired, match=r"watch /api/v1/pods: not a word for 0\.2 s"):
+        await stream.watched(silent_s=0.2)
+    assert len(stream.seen) == len(chunks)
+
+
+async def test_no_request_waits_for_a_connection_that_watches_hold(tmp_path: Path) -> None:
+    """In a hundred namespaces there are a thousand watches."""
+    all_watch = asyncio.Barrier(151)
+
+    async def answer(request: web.Request) -> web.Response:
+        if "watch" in request.query:
+            await all_watch.wait()
+            await asyncio.sleep(60)
+        return web.json_response({"metadata": {}})
+
+    async with served(answer) as host:
+        entry = {"cluster": {"server": host}, "user": {}, "context": {"cluster": "c", "user": "c"}}
+        config = {f"{part}s": [{"name": "c", part: entry[part]}] for part in entry} | {"current-context": "c"}
+        (tmp_path / "config").write_text(json.dumps(config))
+        async with Api(await load_configuration(tmp_path / "config")) as api:
+            watches = [asyncio.create_task(api.watch(POD, "7", lambda *_: None, 60)) for _ in range(150)]
+            await all_watch.wait()
+            assert await asyncio.wait_for(api.get(SERVICE, "team", "glm"), 10)
+            for each in watches:
+                each.cancel()
