@@ -7,6 +7,8 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hisparse
 UV := $(CACHE)/uv-0.13.8/bin/uv
 BIN := .venv/bin
 PYTHON ?= python3
+# tests start some hundred Python processes: each would compile all of its packages again
+unexport PYTHONDONTWRITEBYTECODE
 # only `make demo KUBECONFIG=...` goes to a cluster of yours, never a KUBECONFIG that the shell happens to export
 CLUSTER := $(if $(filter command line,$(origin KUBECONFIG)),--kubeconfig $(KUBECONFIG))
 
@@ -19,7 +21,7 @@ setup: .venv/.synced  ## Python environment in .venv (about a minute the first t
 	@command -v $(PYTHON) >/dev/null || { echo "setup needs Python 3.11 or newer as $(PYTHON)"; exit 1; }
 	@test -x $(UV) || { echo "setup: installing uv"; $(PYTHON) -m venv $(CACHE)/uv-0.13.8 && $(CACHE)/uv-0.13.8/bin/pip install -q uv==0.13.8; }
 	@echo "setup: installing the locked packages (about a minute the first time)"
-	@env -u PIP_FIND_LINKS -u VIRTUAL_ENV $(UV) sync -q --frozen --extra dev --python $(PYTHON)
+	@env -u PIP_FIND_LINKS -u VIRTUAL_ENV $(UV) sync -q --frozen --extra dev --compile-bytecode --python $(PYTHON)
 	@touch $@
 
 control-plane: setup
