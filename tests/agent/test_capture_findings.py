@@ -51,6 +51,9 @@ HEAT: Final = (
 RATES: Final = ("nvlink.errors", "pcie.errors", *(name for name in HEAT if name.startswith("throttle.")))
 """Checks of a GPU that compare readings: one by itself leaves them Unknown."""
 
+NAMES: Final = [pytest.param(name, marks=pytest.mark.xdist_group(f"capture-{name}")) for name in captures.NAMES]
+"""What eleven minutes of one capture show is found once, by one worker."""
+
 States = Mapping[str, State]
 
 
@@ -252,12 +255,12 @@ def test_every_capture_has_its_row() -> None:
     assert set(TABLE) == set(captures.NAMES)
 
 
-@pytest.mark.parametrize("name", captures.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_after_eleven_minutes_a_capture_shows_exactly_this(name: str) -> None:
     assert different(table_of(watched(name)), expected(name)) == {}
 
 
-@pytest.mark.parametrize("name", captures.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_one_reading_shows_the_same_but_what_is_a_rate(name: str) -> None:
     def at_once(check_id: str, state: State) -> State:
         waits = check_id in (*RATES, "host.swap", "host.memcg", "pin.window", "exporter.fresh")
@@ -267,7 +270,7 @@ def test_one_reading_shows_the_same_but_what_is_a_rate(name: str) -> None:
     assert different(table_of(once(node_of(name))), wanted) == {}
 
 
-@pytest.mark.parametrize("name", captures.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_fault_says_what_is_wrong_and_what_to_do(name: str) -> None:
     for one in watched(name):
         row = BY_ID[one.check]

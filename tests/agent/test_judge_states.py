@@ -331,7 +331,15 @@ ROWS: Final[Mapping[str, Mapping[State, Row | str]]] = {
 judging = import_module("hisparse_agent.judge.judge")
 
 CASES = [(name, state, row) for name, states in ROWS.items() for state, row in states.items() if isinstance(row, Row)]
-FAULTS = [case for case in CASES if case[1].is_fault]
+
+
+def _once(name: str, state: State) -> pytest.MarkDecorator:
+    """What one row shows is found by one worker, for all tests of it."""
+    return pytest.mark.xdist_group(f"state-{name}-{state.value}")
+
+
+STATES = [pytest.param(name, state, marks=_once(name, state)) for name, state, _ in CASES]
+FAULTS = [pytest.param(*case, marks=_once(*case[:2])) for case in CASES if case[1].is_fault]
 
 
 def test_every_check_has_a_row_for_every_state_or_a_reason_why_not() -> None:
@@ -377,7 +385,7 @@ def _only(name: str) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("name", "state"), [case[:2] for case in CASES])
+@pytest.mark.parametrize(("name", "state"), STATES)
 def test_the_state_is_found(name: str, state: State) -> None:
     found = _run(name, state)[0]
     assert found.state is state, found.message
