@@ -40,7 +40,7 @@ def unwell(vitals: Vitals, limits: Limits) -> tuple[str, ...]:
     """What is wrong enough to be restarted for; empty if nothing is."""
     ages = (
         ("event loop lag", vitals.loop_lag, limits.loop_lag),
-        ("last watch event", vitals.watch_age, limits.watch_age),
+        ("watch without a word", vitals.watch_age, limits.watch_age),
         ("last answer about the lease", vitals.lease_age, limits.lease_age),
     )
     return tuple(

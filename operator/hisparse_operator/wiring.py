@@ -133,7 +133,8 @@ class Operator:
         self._keeper = (
             None if options.namespaces else PolicyKeeper(api, self._cache, _utc_now, options.agents_namespace)
         )
-        self._reflectors = self._of_what_must_be() + (() if self._keeper is None else self._of_agents(self._keeper))
+        self._needed = self._of_what_must_be()
+        self._reflectors = self._needed + (() if self._keeper is None else self._of_agents(self._keeper))
         self._lag = health.LoopLag()
         self._leads = False
         self._to_watch = {kind.path(scope) for kind in options.watched for scope in self._scopes(kind)}
@@ -173,7 +174,9 @@ class Operator:
         _end_for_certain()
         told: set[int] = set()
         for task in done:
-            if error := task.exception():
+            if task.cancelled():  # by somebody else; what comes after must not be left out for it
+                log.error("cancelled", task=task.get_name())
+            elif error := task.exception():
                 # without rights several lists are refused at once; one of them says what to do
                 if (status := getattr(error, "status", 0)) not in told:
                     _tell(task.get_name(), error)
@@ -364,10 +367,12 @@ class Operator:
 
     def _vitals(self) -> health.Vitals:
         now = time.monotonic()
-        watching = self._leads and OWN_LEASE in self._options.watched and self._last_event is not None
+        ages = [one.silence for one in self._needed] if self._leads else []
+        if self._leads and OWN_LEASE in self._options.watched and self._last_event is not None:
+            ages.append(now - self._last_event)
         return health.Vitals(
             loop_lag=self._lag.seconds,
-            watch_age=now - (self._last_event or now) if watching else None,
+            watch_age=max(ages, default=None),
             lease_age=now - self._leader.last_contact,
             leads=self._leads,
             synced=self._synced.is_set(),
@@ -382,7 +387,7 @@ class Operator:
         gauge("hisparse_operator_loop_lag_seconds", "How late the event loop runs.", lambda: self._lag.seconds)
         gauge(
             "hisparse_operator_watch_age_seconds",
-            "Since the last watch event; the own lease makes one every few seconds.",
+            "Since the watch of the kind that was not heard of for longest; at most about 60 at rest.",
             lambda: self._vitals().watch_age,
         )
         self._metrics.objects(self._cache)

@@ -144,6 +144,30 @@ def test_the_fields_of_other_managers_are_dropped_and_ours_kept_once_for_all_obj
     assert one["metadata"]["managedFields"][0]["fieldsV1"] is other["metadata"]["managedFields"][0]["fieldsV1"]
 
 
+def test_an_answer_that_comes_after_a_whole_list_brings_nothing_back_that_was_gone_by_then() -> None:
+    """No watch from there on would ever tell that it is gone."""
+    cache = Cache()
+    cache.put(SERVICE, service(5))
+    cache.retain(SERVICE, None, (), "12")
+    assert cache.put(SERVICE, service(10)) is None, "known before"
+    assert cache.put(SERVICE, service(11, uid="u2")) is None, "never seen"
+    assert cache.children(SERVICE, KEY) == ()
+    assert cache.put(SERVICE, service(13, uid="u3")) is not None
+
+
+def test_a_list_is_believed_whatever_an_older_one_said() -> None:
+    cache = Cache()
+    cache.retain(SERVICE, "team", (), "12")
+    assert cache.put(SERVICE, service(11)) is None
+    assert cache.put(SERVICE, service(11), listed=True) is not None
+
+
+def test_a_list_of_one_namespace_says_nothing_of_another() -> None:
+    cache = Cache()
+    cache.retain(SERVICE, "other", (), "12")
+    assert cache.put(SERVICE, service(11)) is not None
+
+
 def report(name: str, version: int, state: str = "Ok") -> dict[str, Any]:
     finding = {"check": "c", "subject": "host", "state": state}
     return {

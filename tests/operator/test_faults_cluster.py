@@ -14,6 +14,8 @@ import pytest
 from fault_proxy import Answer, Asked, Cut, Expired, Fault, FaultProxy, Hang, Rule, Slow, Stale, Swapped, nothing
 from pod_history import PodHistory
 
+from hisparse_operator.cluster.kube import SILENT_S
+
 pytestmark = [pytest.mark.faults, pytest.mark.cluster, pytest.mark.timeout(280)]
 
 Namespace = Any  # of conftest.py, from which a test module cannot import
@@ -186,6 +188,22 @@ def test_a_watch_that_died_without_a_word_is_noticed(behind: Behind) -> None:
     behind.proxy.rule = nothing
     space.edit(NAME, {"replicas": 2, "engine": {"args": ["--seed=5"]}})
     behind.until_converged("a dead watch is replaced, or the whole list shows the edit", 110)
+
+
+def test_a_dead_watch_of_a_child_is_noticed(behind: Behind) -> None:
+    """Nobody tells of it: no event of another kind, and no whole list of this one comes now and then."""
+    space = behind.space
+    space.create(NAME, **spec())
+    behind.until_converged("it serves")
+    space.settled()
+    behind.proxy.rule = watches(Hang(), "services")
+    # the proxy swallows this event, after which the connection is dead
+    space.kubectl("annotate", "service", NAME, "a=b")
+    space.kubectl("delete", "service", NAME)
+    time.sleep(1)
+    behind.proxy.rule = nothing
+    path = f"/api/v1/namespaces/{space.name}/services/{NAME}"
+    space.until(lambda: space.api.get(path), "the Service is put back", SILENT_S + 30)
 
 
 def test_without_an_api_server_it_ends_instead_of_living_on(behind: Behind) -> None:

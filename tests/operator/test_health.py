@@ -18,7 +18,9 @@ WELL = Vitals(loop_lag=0.01, watch_age=3, lease_age=3, leads=True, synced=True)
     [
         pytest.param(WELL, (), id="well"),
         pytest.param(replace(WELL, watch_age=None, leads=False), (), id="a replica that waits watches nothing"),
-        pytest.param(replace(WELL, watch_age=121), ("last watch event: 121.0 s, at most 120 s",), id="no event comes"),
+        pytest.param(
+            replace(WELL, watch_age=121), ("watch without a word: 121.0 s, at most 120 s",), id="no event comes"
+        ),
         pytest.param(replace(WELL, loop_lag=11), ("event loop lag: 11.0 s, at most 10 s",), id="the loop is blocked"),
         pytest.param(
             replace(WELL, lease_age=200), ("last answer about the lease: 200.0 s, at most 120 s",), id="no answer"

@@ -96,11 +96,11 @@ def test_credentials_that_run_out_are_no_missing_right(on_jumping_time: Runner) 
 
 
 def test_an_api_server_that_is_down_is_not_taken_for_a_missing_kind(on_jumping_time: Runner) -> None:
-    api = Script(deque([([report("n0", 5)], "7"), DOWN]), deque([DOWN] * 3))
+    api = Script(deque([([report("n0", 5)], "7"), DOWN]), deque([DOWN] * 10_000))
     told = play(on_jumping_time, api, 300)
     assert told.sights == [Sight.SEEN]
     assert len(told.cache.node_reports()) == 1, "what we have grows old by itself"
-    assert 300 / 15 <= len(api.listed) <= 40, "slower and slower, and no slower than every 15 s"
+    assert 300 / 15 <= len(api.watched) <= 40, "slower and slower, and no slower than every 15 s"
 
 
 def test_before_the_first_answer_nothing_is_known(on_jumping_time: Runner) -> None:

@@ -13,7 +13,8 @@ from aiohttp import web
 from kubernetes.aio import client
 
 from hisparse.errors import Transient
-from hisparse_operator.cluster.kube import SILENT_S, Api, ApiError, Expired, NotFoundError, load_configuration
+from hisparse_operator.cluster import kube
+from hisparse_operator.cluster.kube import SILENT_S, Api, ApiError, Cut, Expired, NotFoundError, load_configuration
 from hisparse_operator.kinds import BY_NAME, LABEL, POD
 
 SERVICE = BY_NAME["v1", "Service"]
@@ -46,16 +47,22 @@ class Stream:
     chunks: tuple[bytes, ...]
     status: int = 200
     then_s: float = 0
+    first_s: float = 0
+    answered: int = 0
     query: dict[str, str] = field(default_factory=dict)
     seen: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     async def watched(self, silent_s: float = SILENT_S) -> None:
         take = lambda sort, item: self.seen.append((sort, item))  # noqa: E731 - short
         async with served(self._answer) as host, Api(client.Configuration(host=host)) as api:
-            await api.watch(POD, "7", take, 5, silent_s=silent_s)
+            await api.watch(POD, "7", take, 5, silent_s=silent_s, answered=self._count)
+
+    def _count(self) -> None:
+        self.answered += 1
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.query = dict(request.query)
+        await asyncio.sleep(self.first_s)
         response = web.StreamResponse(status=self.status)
         await response.prepare(request)
         for chunk in self.chunks:
@@ -95,7 +102,15 @@ async def test_an_error_in_the_stream_is_one_of_the_watch() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"<html>", b"null", b"{}", b'{"type": "ADDED", "object": {}}', b'{"type": "ADDED", "object": null}']
+    "text",
+    [
+        b"<html>",
+        b"null",
+        b"{}",
+        b'{"type": "ADDED", "object": {}}',
+        b'{"type": "ADDED", "object": null}',
+        b'{"type": "ERROR", "object": null}',
+    ],
 )
 async def test_what_is_no_event_is_transient(text: bytes) -> None:
     with pytest.raises(Transient, match="no watch event"):
@@ -117,11 +132,44 @@ async def test_a_watch_without_a_server_is_transient() -> None:
 
 
 @pytest.mark.parametrize("chunks", [(), (line("ADDED", report("n0", 8)),)], ids=["from the start", "after an event"])
-async def test_a_watch_that_says_nothing_any_more_is_not_gone_on_with(chunks: tuple[bytes, ...]) -> None:
+async def test_a_watch_that_says_nothing_any_more_ends(chunks: tuple[bytes, ...]) -> None:
+    """Its connection may be dead. What it did not tell of, the next one does, from the same version."""
     stream = Stream(chunks, then_s=60)
-    with pytest.raises(Expired, match=r"watch /api/v1/pods: not a word for 0\.2 s"):
-        await stream.watched(silent_s=0.2)
+    await asyncio.wait_for(stream.watched(silent_s=0.2), 10)
     assert len(stream.seen) == len(chunks)
+    assert stream.answered == 1
+
+
+async def test_a_watch_that_nobody_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kube, "READ_S", 0.2)
+    stream = Stream((), first_s=60)
+    with pytest.raises(Cut, match=r"watch /api/v1/pods: no answer within 0\.2 s"):
+        await asyncio.wait_for(stream.watched(), 10)
+    assert stream.answered == 0
+
+
+async def test_a_watch_that_breaks_off() -> None:
+    class Broken(Stream):
+        async def _answer(self, request: web.Request) -> web.StreamResponse:
+            response = await super()._answer(request)
+            assert request.transport is not None
+            request.transport.abort()
+            return response
+
+    stream = Broken((line("ADDED", report("n0", 8)),), then_s=0.1)
+    with pytest.raises(Cut, match="watch /api/v1/pods"):
+        await stream.watched()
+    assert len(stream.seen) == 1
+
+
+async def test_credentials_that_cannot_be_read_now_are_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unreadable(*_: object, **__: object) -> None:
+        raise OSError("the token is being replaced")
+
+    async with Api(client.Configuration(host="http://127.0.0.1:9")) as api:
+        monkeypatch.setattr(api._client, "param_serialize", unreadable)
+        with pytest.raises(Transient, match="the token is being replaced"):
+            await api.watch(POD, "7", lambda *_: None, 5)
 
 
 async def test_no_request_waits_for_a_connection_that_watches_hold(tmp_path: Path) -> None:
@@ -140,7 +188,7 @@ async def test_no_request_waits_for_a_connection_that_watches_hold(tmp_path: Pat
         (tmp_path / "config").write_text(json.dumps(config))
         async with Api(await load_configuration(tmp_path / "config")) as api:
             watches = [asyncio.create_task(api.watch(POD, "7", lambda *_: None, 60)) for _ in range(150)]
-            await all_watch.wait()
+            await asyncio.wait_for(all_watch.wait(), 30)
             assert await asyncio.wait_for(api.get(SERVICE, "team", "glm"), 10)
             for each in watches:
                 each.cancel()

@@ -2,15 +2,16 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from hisparse.errors import Transient
-from hisparse_operator.cluster.kube import SILENT_S, Api, Expired, Taker
+from hisparse_operator.cluster.kube import SILENT_S, Api, Cut, Expired, Taker
 from hisparse_operator.kinds import Kind
 
 DOWN = Transient("the API server is down", retry_seconds=0)
+BROKEN = Cut("the watch broke off", retry_seconds=0)
 OLD = Expired("410 Expired: too old", retry_seconds=0)
 
 
@@ -43,10 +44,13 @@ class Script(Api):
         *,
         namespace: str | None = None,
         silent_s: float = SILENT_S,
+        answered: Callable[[], None] = lambda: None,
     ) -> None:
         """The events of the next of `watches`, and the error if that is the last of them."""
         del kind, namespace, silent_s
         self.watched.append(version)
+        if not (self.watches and isinstance(self.watches[0], Exception)):
+            answered()
         if not self.watches:
             await asyncio.sleep(limit_s)
             return

@@ -180,6 +180,7 @@ class Cache:
         self._pool = Pool()
         self._whole: dict[Kind, tuple[Object, ...]] = {}
         self._graves: OrderedDict[str, float] = OrderedDict()
+        self._listed: dict[tuple[Kind, str | None], int] = {}
         self._sights: dict[Kind, Sight] = {}
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
@@ -231,12 +232,17 @@ class Cache:
         """The keys of all inferences."""
         return tuple(Key(*place) for place in self._items[INFERENCE])
 
-    def put(self, kind: Kind, item: Object) -> Change | None:
-        """Take in a version of an object; None if it is no news."""
+    def put(self, kind: Kind, item: Object, *, listed: bool = False) -> Change | None:
+        """Take in a version of an object; None if it is no news.
+
+        An answer that comes after a whole list may have an object that was gone when the list was made (`listed` says
+        that the object is of a list itself): no watch would ever tell that it is.
+        """
         meta = item["metadata"]
         place = (meta.get("namespace", ""), meta["name"])
         old = self._items[kind].get(place)
-        known = max(self._graves.get(meta["uid"], 0), 0 if old is None else version(old))
+        floor = 0 if listed else self._floor(kind, place[0])
+        known = max(self._graves.get(meta["uid"], 0), floor if old is None else version(old))
         if version(item) <= known:
             return None
         new = self._shared(kind, slim(kind, item), old)
@@ -272,7 +278,12 @@ class Cache:
             if namespace in (None, where) and item["metadata"]["uid"] not in uids and version(item) <= int(list_version)
         ]
         changes = [self.remove(kind, item) for item in gone]
+        self._listed[kind, namespace] = max(int(list_version), self._listed.get((kind, namespace), 0))
         return tuple(change for change in changes if change is not None)
+
+    def _floor(self, kind: Kind, namespace: str) -> int:
+        """The newest version at which a list had all objects there."""
+        return max(self._listed.get((kind, None), 0), self._listed.get((kind, namespace), 0))
 
     def _all(self, kind: Kind) -> tuple[Object, ...]:
         found = self._whole.get(kind)

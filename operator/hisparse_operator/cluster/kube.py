@@ -28,9 +28,9 @@ MERGE: Final = "application/merge-patch+json"
 READ_S: Final = 30.0
 WRITE_S: Final = 4.0
 """A write ends within this time, one way or the other: leader.py counts on it."""
-SILENT_S: Final = 90.0
-"""The API server sends a bookmark about every minute: a watch that says nothing for longer has lost it."""
-CONNECT_S: Final = 10.0
+SILENT_S: Final = 60.0
+"""A watch that says nothing for so long is opened anew: its connection may be dead. Where nothing happens that is no
+fault, since bookmarks are not promised."""
 BOOKMARK: Final = "BOOKMARK"
 PAGE: Final = 250
 """Objects of one answer to a list. A whole list of pods would be many times what is kept of it."""
@@ -71,7 +71,11 @@ class Conflict(Transient):
 
 
 class Expired(Transient):
-    """There is no going on from that version: the API server has forgotten it (410), or says nothing. List anew."""
+    """The API server does not keep that version any more (410): list anew."""
+
+
+class Cut(Transient):
+    """A watch that broke off, or that nobody answered at all."""
 
 
 class LeaseLostError(Exception):
@@ -185,12 +189,15 @@ class Api:
         *,
         namespace: str | None = None,
         silent_s: float = SILENT_S,
+        answered: Callable[[], None] = lambda: None,
     ) -> None:
         """Give each event since a resource version to `take`, bookmarks too, until the API server or the time ends it.
 
-        The version of the last event is where to go on from, also after a Transient; Expired where there is no going
-        on. Like kopf's watches it is not among the requests that the observer counts.
+        The version of the last event is where to go on from, also after Cut and what else is Transient, and after a
+        silence; Expired where there is no going on. Like kopf's watches it is not among the requests that the observer
+        counts.
         """
+        need(kind, "watch")
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -199,30 +206,35 @@ class Api:
             "resourceVersion": version,
             "timeoutSeconds": str(int(limit_s)),
         }
-        need(kind, "watch")
         path = kind.path(namespace)
-        request = await self._client.param_serialize(
-            "GET", path, query_params=_given(query), header_params={"Accept": JSON}, auth_settings=["BearerToken"]
-        )
         stamp = {"apiVersion": kind.api_version, "kind": kind.kind}
-        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_S, sock_read=silent_s)
+        timeout = aiohttp.ClientTimeout(sock_read=silent_s)
+        response: aiohttp.ClientResponse | None = None
         try:
-            async with asyncio.timeout(limit_s + READ_S):
-                response = (await self._client.call_api(*request, _request_timeout=timeout)).response
+            async with asyncio.timeout(READ_S) as limit:
+                _, url, headers, *_ = await self._client.param_serialize(
+                    "GET",
+                    path,
+                    query_params=_given(query),
+                    header_params={"Accept": JSON},
+                    auth_settings=["BearerToken"],
+                )
+                response = (await self._client.call_api("GET", url, headers, _request_timeout=timeout)).response
                 async with response:
                     if response.status not in _OK:
                         raise failure(response.status, await response.read(), response.headers.get("Retry-After"))
+                    answered()
+                    limit.reschedule(asyncio.get_running_loop().time() + limit_s + READ_S)
                     async for line in _lines(response.content.iter_any()):
                         sort, item = _event(line)
                         take(sort, stamp | item)
-        except aiohttp.SocketTimeoutError as error:
-            raise Expired(f"watch {path}: not a word for {silent_s:g} s", retry_seconds=0) from error
-        except aiohttp.ClientError as error:
-            raise Transient(f"watch {path}: {str(error) or type(error).__name__}", retry_seconds=0) from error
-        except TimeoutError:
-            pass  # it was to end before; what comes next the next one tells of
-        except OSError as error:
-            raise Transient(f"watch {path}: {str(error) or type(error).__name__}", retry_seconds=0) from error
+        except aiohttp.ClientConnectorError as error:  # nobody there
+            raise Transient(f"watch {path}: {error}", retry_seconds=0) from error
+        except (aiohttp.ClientError, OSError) as error:  # TimeoutError too
+            if not isinstance(error, TimeoutError):
+                raise Cut(f"watch {path}: {str(error) or type(error).__name__}", retry_seconds=0) from error
+            if response is None:
+                raise Cut(f"watch {path}: no answer within {READ_S:g} s", retry_seconds=0) from error
 
     async def apply(
         self, kind: Kind, document: Mapping[str, Any], manager: str, *, force: bool, subresource: str | None = None
@@ -346,10 +358,11 @@ def _event(line: bytes) -> tuple[str, dict[str, Any]]:
         sort, item = str(event["type"]), event["object"]
         if sort != "ERROR":
             int(item["metadata"]["resourceVersion"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise Transient(f"no watch event: {line[:200]!r}", retry_seconds=0) from error
+        code = int(item.get("code", _SERVER_ERROR))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Cut(f"no watch event: {line[:200]!r}", retry_seconds=0) from error
     if sort == "ERROR":
-        raise failure(int(item.get("code", _SERVER_ERROR)), json.dumps(item).encode(), None)
+        raise failure(code, json.dumps(item).encode(), None)
     return sort, item
 
 

@@ -51,22 +51,17 @@ class OptionalReflector(Reflector):
         self._on_sight = on_sight
         self._patience = patience or Patience()
 
-    async def _try(self) -> float:
-        try:
-            return await super()._try()
-        except NotFoundError:
-            self._version = None
-            self._see(Sight.ABSENT)
-            return self._patience.absent
-        except ApiError as error:
-            self._version = None
-            if error.status == _FORBIDDEN or not self.known.is_set():
-                self._see(Sight.HIDDEN, str(error))
-                return self._patience.hidden
-            return self._later(error)
-
     def _listed(self) -> None:
         self._see(Sight.SEEN)
+
+    def _refused(self, error: ApiError) -> float:
+        if isinstance(error, NotFoundError):
+            self._see(Sight.ABSENT)
+            return self._patience.absent
+        if error.status == _FORBIDDEN or not self.known.is_set():
+            self._see(Sight.HIDDEN, str(error))
+            return self._patience.hidden
+        return self._later(error)
 
     def _see(self, sight: Sight, error: str | None = None) -> None:
         if self.known.is_set() and sight is self._cache.sight(self.kind):
