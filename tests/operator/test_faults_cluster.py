@@ -198,8 +198,8 @@ def test_a_dead_watch_of_a_child_is_noticed(behind: Behind) -> None:
     space.settled()
     behind.proxy.rule = watches(Hang(), "services")
     # the proxy swallows this event, after which the connection is dead
-    space.kubectl("annotate", "service", NAME, "a=b")
-    space.kubectl("delete", "service", NAME)
+    space.kubectl("-n", space.name, "annotate", "service", NAME, "a=b")
+    space.kubectl("-n", space.name, "delete", "service", NAME)
     time.sleep(1)
     behind.proxy.rule = nothing
     path = f"/api/v1/namespaces/{space.name}/services/{NAME}"
