@@ -103,7 +103,11 @@ def test_a_change_rolls_one_at_a_time_and_never_below_the_promise(everywhere: Na
     ready(space, "small")
     least = min(served, key=lambda status: status.get("servingReplicas", 0))
     assert least.get("servingReplicas", 0) >= 2, json.dumps(least)
-    assert all("--seed=7" in pod["spec"]["containers"][0]["args"] for pod in pods(space, "small"))
+
+    def arguments() -> list[bool]:
+        return ["--seed=7" in pod["spec"]["containers"][0]["args"] for pod in pods(space, "small")]
+
+    space.until(lambda: arguments() == [True] * 3, "the last of the old ones is gone", 30)
 
 
 def test_an_invalid_edit_leaves_the_running_revision_untouched(everywhere: Namespace) -> None:

@@ -82,12 +82,12 @@ A pod that ends again and again says why in its last lines: `kubectl -n hisparse
 that has ended loses the Lease by itself. /readyz says `leading`, `standing by`, or that not all objects are listed yet.
 
 **It lacks a right.** `kubectl auth can-i --list --as=system:serviceaccount:hisparse:hisparse-operator` against
-operator/deploy/rbac.yaml; its log has `not listed` with the kind.
+operator/deploy/rbac.yaml; it ends, and the last `ended` of its log names the kind and the missing right.
 
 **Its pages.** `kubectl -n hisparse port-forward deploy/hisparse-operator 8080`, then
 `curl -s http://127.0.0.1:8080/healthz`. /healthz fails, and the kubelet starts it again, when the event loop lags by
-more than 10 s, when no watch event came for 120 s (its own Lease makes one every few seconds), or when the API server
-has not answered about the Lease for 120 s.
+more than 10 s, when one of the kinds that it watches was not heard of for 120 s (a watch without events is opened anew
+after 60 s), or when the API server has not answered about the Lease for 120 s.
 
 | metric | look when |
 |---|---|
@@ -96,8 +96,8 @@ has not answered about the Lease for 120 s.
 | `hisparse_operator_reconciles_total{result="bug"}` | it grows: see InternalError; `refused`, `taken`: for users |
 | `hisparse_operator_queue_depth` | it does not come back to 0: too few `--workers`, or a slow API server |
 | `hisparse_operator_loop_lag_seconds` | above 1 |
-| `hisparse_operator_watch_age_seconds` | above 60 |
-| `hisparse_operator_watch_missed_total` | it grows at rest: watches lose events |
+| `hisparse_operator_watch_age_seconds` | above 90: one kind cannot be watched; the log has `not watched` with it |
+| `hisparse_operator_watch_missed_total` | it grows at rest: kopf's watch of the inferences loses events |
 | `hisparse_operator_api_requests_total` | code 429 or 5xx: the API server is overloaded |
 
 **Its log** is one JSON object a line, with `level`, `event` and, where a line is about an object, `inference`:
@@ -114,7 +114,9 @@ kubectl -n hisparse logs deploy/hisparse-operator | grep -E '"level": "(warning|
 | `lease lost` | ten seconds without the API server, or another replica has it: the process ends and starts again |
 | `the CRD is not installed; waiting for it` | `kubectl apply -f crds/` |
 | `waiting for the API server` | it cannot be reached, or refuses the token; error has the cause |
-| `not listed` | a right is missing, or the API server does not answer; kind and error |
+| `not watched` | the list or watch of kind (in namespace) failed and is begun again; error has the cause |
+| `not listed` | the list that comes now and then failed; error has the cause |
+| `ended` | why the process ends; error has the next step |
 | `child applied`, `child deleted` | every write of a child, with kind and name |
 | `retrying` | a write did not go through and is done again after after_s |
 | `blocked` | what Refused or ChildConflict tell in the status |

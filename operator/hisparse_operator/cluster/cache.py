@@ -1,8 +1,8 @@
 """What the watches have told us, newest version of each object. Pure bookkeeping: no requests, no clock.
 
 Three sources feed it, in any order: watch events, the answers to our own writes (so that a pass never sees less
-than what we wrote before), and now and then a whole list (kopf lists again after an expired watch and then never
-tells of objects deleted meanwhile). The resource version decides which of them is newer.
+than what we wrote before), and whole lists: at the start, after a watch that expired, and of the inferences now and
+then (kopf never tells of what was deleted before it lists again). The resource version decides which of them is newer.
 """
 
 from __future__ import annotations
