@@ -14,6 +14,7 @@ import pytest
 from fault_proxy import Answer, Asked, Cut, Expired, Fault, FaultProxy, Hang, Rule, Slow, Stale, Swapped, nothing
 from pod_history import PodHistory
 
+from hisparse_operator import health
 from hisparse_operator.cluster.kube import SILENT_S
 
 pytestmark = [pytest.mark.faults, pytest.mark.cluster, pytest.mark.timeout(280)]
@@ -234,3 +235,18 @@ def test_liveness_finds_a_loop_that_is_stuck(space: Namespace) -> None:
     space.until(lambda: operator.page("/healthz") != "ok\n", "liveness fails", 30)
     assert operator.process.poll() is None, "it is the kubelet who ends it"
     operator.process.send_signal(signal.SIGKILL)
+
+
+def test_a_kind_that_cannot_be_watched_any_more_is_unwell(behind: Behind) -> None:
+    """What is known of it grows old, and must not be acted upon for long: the kubelet starts it again."""
+    operator, space = behind.operator, behind.space
+    space.create(NAME, **spec())
+    behind.until_converged("it serves")
+    behind.proxy.rule = lambda one: Answer(503) if one.plural == "pods" and one.method == "GET" else None
+    behind.proxy.cut_watches()
+    limit = health.Limits().watch_age
+    space.until(lambda: operator.page("/healthz") != "ok\n", "liveness fails", limit + 30)
+    assert "watch without a word: 12" in operator.page("/healthz")
+    assert operator.process.poll() is None
+    behind.proxy.rule = nothing
+    space.until(lambda: operator.page("/healthz") == "ok\n", "the pods are watched again", 30)
