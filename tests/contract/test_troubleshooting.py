@@ -152,5 +152,5 @@ def test_metrics_log_lines_and_limits_of_the_operator_are_its_own() -> None:
     for line in lines:
         assert re.search(rf'\(\s*"{re.escape(line)}"', source), line
     limits = Limits()
-    for said in (f"{limits.loop_lag:g} s", f"came for {limits.watch_age:g} s", f"Lease for {limits.lease_age:g} s"):
+    for said in (f"{limits.loop_lag:g} s", f"heard of for {limits.watch_age:g} s", f"Lease for {limits.lease_age:g} s"):
         assert said in sections()["operator"]

@@ -668,6 +668,23 @@ def test_a_revert_completes_with_an_event(replicas: int) -> None:
     assert complete == [f"{who} of revision {revision} and {verb}; any other has no pods left."]
 
 
+def test_ready_says_that_all_take_requests_when_all_do() -> None:
+    """A pod is ready before the endpoints of the Service have it."""
+    cluster = SmallCluster(dense(replicas=3), nodes(3))
+    cluster.settle()
+    cluster.unrouted |= set(cluster.names("Pod")[:2])
+    cluster.settle()
+    assert cluster.reason(ConditionType.WORKLOAD_READY) == "True/MinimumReplicasReady"
+    assert cluster.reason(ConditionType.AVAILABLE) == "True/Serving"
+    assert cluster.reason(ConditionType.READY) == "False/NoEndpoints"
+    told = cluster.condition(ConditionType.READY)["message"]
+    assert "1 of 3 replicas is ready and takes requests" in told
+    assert "the Service llama has no endpoint of the others yet" in told
+    cluster.heal()
+    cluster.settle()
+    assert cluster.reason(ConditionType.READY) == "True/Proven"
+
+
 def test_current_revision_is_absent_until_something_has_served() -> None:
     cluster = SmallCluster(dense(engine={"args": [BAD]}), nodes(1))
     cluster.settle()

@@ -288,7 +288,7 @@ class Survival(RuleBasedStateMachine):
         self.take("ReplicaSet", which, away)
 
     @noisy
-    @rule(which=which, what=st.sampled_from(["evict", "hang", "unready", "unlabel", "fail", "orphan"]))
+    @rule(which=which, what=st.sampled_from(["evict", "hang", "unready", "unlabel", "fail", "orphan", "unroute"]))
     def a_pod_is_hit(self, which: int, what: str) -> None:
         self.calm = None
         self.cluster.disturb()
@@ -297,6 +297,8 @@ class Survival(RuleBasedStateMachine):
             pod = self.cluster.objects[key]
             if what in ("evict", "hang"):
                 self.cluster.evict(key[1], hangs=what == "hang")
+            elif what == "unroute":  # the controller of EndpointSlices does not get to it
+                self.cluster.unrouted.add(key[1])
             elif what == "unlabel":
                 self.cluster.unlabel(*key, REVISION_LABEL)
             elif what == "orphan":
@@ -357,6 +359,12 @@ class Survival(RuleBasedStateMachine):
             live = self.cluster.objects.get(key)
             # one that a person deleted since may be ours now
             assert live is None or live == obj or live["metadata"]["uid"] != obj["metadata"]["uid"]
+
+    @invariant()
+    def ready_is_what_the_numbers_say(self) -> None:
+        if self.cluster.reason(ConditionType.READY).startswith("True/"):
+            counts = ("replicas", "readyReplicas", "updatedReplicas", "servingReplicas")
+            assert len({self.cluster.status[one] for one in counts}) == 1, self.cluster.status
 
     @invariant()
     def no_pod_goes_while_nobody_asks_for_anything(self) -> None:

@@ -95,6 +95,7 @@ class SmallCluster:
         """What node agents say, by node."""
         self.report_sight = Sight.ABSENT
         self.hanging: set[str] = set()
+        self.unrouted: set[str] = set()
         """Pods that do not end."""
         self._serial = 0
 
@@ -245,6 +246,7 @@ class SmallCluster:
             one["spec"].pop("unschedulable", None)
         self.full.clear()
         self.hanging.clear()
+        self.unrouted.clear()
         for rs in self.replica_sets():
             rs["metadata"]["labels"][LABEL] = self.inference["metadata"]["name"]
         for pod in self.pods():
@@ -405,6 +407,7 @@ class SmallCluster:
                 "conditions": {"ready": _is_ready(pod) and not _going(pod)},
             }
             for pod in self.pods()
+            if pod["metadata"]["name"] not in self.unrouted
         ]
         return ({"metadata": {"name": "llama-x"}, "endpoints": endpoints},)
 

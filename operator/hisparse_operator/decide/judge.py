@@ -368,12 +368,15 @@ def _ready(
     worst = next((cause for cause in causes if cause is not None and not cause.true), None)
     if worst is not None and worst.reason is Reason.WAITING_FOR_PODS and progressing.reason is Reason.PAUSED:
         worst = progressing  # nothing makes them
-    if worst is None:
-        told = share(
-            scene.wanted, scene.wanted, "is ready and takes requests", "are ready and take requests", "replica"
-        )
-        return Condition(ConditionType.READY, Status.TRUE, Reason.PROVEN, f"revision {scene.target}: {told}")
-    return Condition(ConditionType.READY, Status.FALSE, worst.reason, worst.message)
+    if worst is not None:
+        return Condition(ConditionType.READY, Status.FALSE, worst.reason, worst.message)
+    what = f"revision {scene.target}"
+    if scene.new.serving < scene.wanted:
+        told = share(scene.new.serving, scene.wanted, "is ready and takes", "are ready and take", "replica")
+        message = f"{what}: {told} requests; the Service {scene.name} has no endpoint of the others yet"
+        return Condition(ConditionType.READY, Status.FALSE, Reason.NO_ENDPOINTS, message)
+    told = share(scene.wanted, scene.wanted, "is ready and takes requests", "are ready and take requests", "replica")
+    return Condition(ConditionType.READY, Status.TRUE, Reason.PROVEN, f"{what}: {told}")
 
 
 def _gpu_resource(scene: Scene) -> str:

@@ -34,7 +34,7 @@ ENTRIES: Final = (
     Entry(
         Reason.NO_ENDPOINTS,
         ((_ROUTE, Status.FALSE), _NOT_READY),
-        "The Service has no endpoint that takes requests.",
+        "The Service has no endpoint that takes requests, or (in Ready) not yet one for each ready pod.",
         f"{_ENDPOINTS}, and {PODS}.",
         "Where no pod is ready follow the reason of WorkloadReady. Where pods are ready the endpoints follow within "
         "seconds; if not, look at kube-controller-manager.",
