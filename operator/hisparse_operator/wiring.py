@@ -387,7 +387,7 @@ class Operator:
         gauge("hisparse_operator_loop_lag_seconds", "How late the event loop runs.", lambda: self._lag.seconds)
         gauge(
             "hisparse_operator_watch_age_seconds",
-            "Since the watch of the kind that was not heard of for longest; at most about 60 at rest.",
+            "Since the watch of the kind that was not heard of for longest; at most about 70 at rest.",
             lambda: self._vitals().watch_age,
         )
         self._metrics.objects(self._cache)

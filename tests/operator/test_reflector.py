@@ -1,9 +1,10 @@
 """A kind that must be there: what is listed, where a watch goes on after each way to end, and what ends all of it."""
 
 import asyncio
+import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -15,7 +16,7 @@ from hisparse.errors import Transient
 from hisparse_operator.cluster.cache import Cache, Change
 from hisparse_operator.cluster.kube import BOOKMARK, Api, ApiError, NotFoundError
 from hisparse_operator.cluster.reflector import Reflector
-from hisparse_operator.kinds import BY_NAME, LABEL
+from hisparse_operator.kinds import BY_NAME, LABEL, Kind
 
 Runner = Callable[[Coroutine[Any, Any, Any]], Any]
 SERVICE = BY_NAME["v1", "Service"]
@@ -209,13 +210,71 @@ def test_a_kind_that_somebody_says_is_not_there_is_asked_for_again(on_jumping_ti
 
 
 @pytest.mark.parametrize("status", [401, 403])
-@pytest.mark.parametrize("where", ["list", "watch"])
-def test_a_refusal_ends_it(on_jumping_time: Runner, status: int, where: str) -> None:
-    refusal = ApiError(status, "No", "no")
-    api = Script(deque([refusal if where == "list" else ([], "7")]), deque([refusal]))
+def test_a_refusal_of_the_first_list_ends_it(on_jumping_time: Runner, status: int) -> None:
+    api = Script(deque([DOWN, ApiError(status, "No", "no")]))
 
     async def run() -> None:
         await asyncio.wait_for(Told().of(api).run(), 60)
 
     with pytest.raises(ApiError, match=str(status)):
         on_jumping_time(run())
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_what_was_seen_before_is_asked_for_again_when_it_is_refused(on_jumping_time: Runner, status: int) -> None:
+    """One of several API servers starts, and has not read yet who may do what."""
+    refusal = ApiError(status, "No", "no")
+    lists: list[Any] = [([service("a", 5)], "7"), refusal, ([service("a", 5), service("b", 8)], "9")]
+    api = Script(deque(lists), deque([refusal]))
+    assert play(on_jumping_time, api, 60).known() == ["a", "b"]
+
+
+def test_something_on_the_way_that_ends_what_is_idle_is_no_failure(on_jumping_time: Runner) -> None:
+    begun: list[float] = []
+
+    class Idle(Script):
+        async def watch(self, *_: Any, **kwargs: Any) -> None:
+            begun.append(asyncio.get_running_loop().time())
+            kwargs["answered"]()
+            await asyncio.sleep(50)
+            raise BROKEN
+
+    api = Idle(deque([([], "7")]))
+    play(on_jumping_time, api, 1000)
+    assert begun == list(range(0, 1000, 50))
+    assert len(api.listed) == 1
+
+
+def test_it_waits_as_long_as_the_api_server_asks_for(on_jumping_time: Runner) -> None:
+    begun: list[float] = []
+    busy = Transient("429 too many requests", retry_seconds=40)
+
+    class Busy(Script):
+        async def watch(self, *_: Any, **__: Any) -> None:
+            begun.append(asyncio.get_running_loop().time())
+            raise busy
+
+    play(on_jumping_time, Busy(deque([([], "7")])), 100)
+    assert begun == [0, 40, 80]
+
+
+def test_only_its_own_namespace_is_asked_for(on_jumping_time: Runner) -> None:
+    asked: list[Any] = []
+
+    class Asked(Script):
+        async def pages(self, kind: Kind, namespace: str | None, size: int = 1) -> AsyncGenerator[Any]:
+            asked.append((kind, namespace))
+            async for page in super().pages(kind, namespace, size):
+                yield page
+
+        async def watch(self, kind: Kind, *args: Any, **kwargs: Any) -> None:
+            asked.append((kind, kwargs["namespace"]))
+            await super().watch(kind, *args, **kwargs)
+
+    async def run() -> None:
+        reflector = Reflector(Asked(deque([([], "7")])), Cache(), SERVICE, print, namespace="team")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(reflector.run(), 5)
+
+    on_jumping_time(run())
+    assert asked == [(SERVICE, "team")] * 2

@@ -101,6 +101,12 @@ async def test_an_error_in_the_stream_is_one_of_the_watch() -> None:
         await Stream((line("ADDED", report("n0", 8)), line("ERROR", gone))).watched()
 
 
+async def test_an_error_in_the_stream_that_may_come_again_and_again_breaks_it_off() -> None:
+    wrong = {"kind": "Status", "code": 500, "reason": "InternalError", "message": "etcd is slow"}
+    with pytest.raises(Cut, match="500 InternalError: etcd is slow"):
+        await Stream((line("ERROR", wrong),)).watched()
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -127,8 +133,9 @@ async def test_a_watch_that_is_refused(status: int, kind: type[Exception]) -> No
 
 async def test_a_watch_without_a_server_is_transient() -> None:
     async with Api(client.Configuration(host="http://127.0.0.1:9")) as api:
-        with pytest.raises(Transient, match="watch"):
+        with pytest.raises(Transient, match="watch /api/v1/pods: Cannot connect") as found:
             await api.watch(POD, "7", lambda *_: None, 5)
+    assert type(found.value) is Transient, "nobody to be asked for a list"
 
 
 @pytest.mark.parametrize("chunks", [(), (line("ADDED", report("n0", 8)),)], ids=["from the start", "after an event"])
@@ -143,9 +150,26 @@ async def test_a_watch_that_says_nothing_any_more_ends(chunks: tuple[bytes, ...]
 async def test_a_watch_that_nobody_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kube, "READ_S", 0.2)
     stream = Stream((), first_s=60)
-    with pytest.raises(Cut, match=r"watch /api/v1/pods: no answer within 0\.2 s"):
+    with pytest.raises(Transient, match=r"watch /api/v1/pods: no answer within 0\.2 s") as found:
         await asyncio.wait_for(stream.watched(), 10)
+    assert type(found.value) is Transient
     assert stream.answered == 0
+
+
+async def test_a_watch_that_was_answered_goes_on_for_its_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kube, "READ_S", 0.2)
+
+    class Late(Stream):
+        async def _answer(self, request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await asyncio.sleep(0.6)
+            await response.write(line("ADDED", report("n0", 8)))
+            return response
+
+    stream = Late(())
+    await stream.watched()
+    assert len(stream.seen) == 1
 
 
 async def test_a_watch_that_breaks_off() -> None:

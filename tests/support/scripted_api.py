@@ -49,7 +49,7 @@ class Script(Api):
         """The events of the next of `watches`, and the error if that is the last of them."""
         del kind, namespace, silent_s
         self.watched.append(version)
-        if not (self.watches and isinstance(self.watches[0], Exception)):
+        if not self.watches or type(self.watches[0]) in (list, Cut, Expired):
             answered()
         if not self.watches:
             await asyncio.sleep(limit_s)

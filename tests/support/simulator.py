@@ -95,8 +95,9 @@ class SmallCluster:
         """What node agents say, by node."""
         self.report_sight = Sight.ABSENT
         self.hanging: set[str] = set()
-        self.unrouted: set[str] = set()
         """Pods that do not end."""
+        self.unrouted: set[str] = set()
+        """Pods that the Service has no endpoint of."""
         self._serial = 0
 
     # --- the operator -------------------------------------------------------------------------------------------

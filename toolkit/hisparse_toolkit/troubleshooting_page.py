@@ -82,12 +82,13 @@ A pod that ends again and again says why in its last lines: `kubectl -n hisparse
 that has ended loses the Lease by itself. /readyz says `leading`, `standing by`, or that not all objects are listed yet.
 
 **It lacks a right.** `kubectl auth can-i --list --as=system:serviceaccount:hisparse:hisparse-operator` against
-operator/deploy/rbac.yaml; it ends, and the last `ended` of its log names the kind and the missing right.
+operator/deploy/rbac.yaml. Where it may not list inferences, children or nodes it ends, and `ended` in its log names the
+right; a write that it may not do is told as Refused in the status of the object.
 
 **Its pages.** `kubectl -n hisparse port-forward deploy/hisparse-operator 8080`, then
 `curl -s http://127.0.0.1:8080/healthz`. /healthz fails, and the kubelet starts it again, when the event loop lags by
-more than 10 s, when one of the kinds that it watches was not heard of for 120 s (a watch without events is opened anew
-after 60 s), or when the API server has not answered about the Lease for 120 s.
+more than 10 s, when nodes, a kind of the children, or inferences and its Lease together were not heard of for 120 s (a
+watch without events is opened anew after 70 s), or when the API server has not answered about the Lease for 120 s.
 
 | metric | look when |
 |---|---|

@@ -28,9 +28,9 @@ MERGE: Final = "application/merge-patch+json"
 READ_S: Final = 30.0
 WRITE_S: Final = 4.0
 """A write ends within this time, one way or the other: leader.py counts on it."""
-SILENT_S: Final = 60.0
-"""A watch that says nothing for so long is opened anew: its connection may be dead. Where nothing happens that is no
-fault, since bookmarks are not promised."""
+SILENT_S: Final = 70.0
+"""A watch that says nothing for so long is opened anew: its connection may be dead. Longer than from one bookmark to
+the next (a minute; they are not promised), and shorter than the API server keeps events at least (75 s)."""
 BOOKMARK: Final = "BOOKMARK"
 PAGE: Final = 250
 """Objects of one answer to a list. A whole list of pods would be many times what is kept of it."""
@@ -75,7 +75,7 @@ class Expired(Transient):
 
 
 class Cut(Transient):
-    """A watch that broke off, or that nobody answered at all."""
+    """A watch that was answered, and broke off."""
 
 
 class LeaseLostError(Exception):
@@ -228,13 +228,13 @@ class Api:
                     async for line in _lines(response.content.iter_any()):
                         sort, item = _event(line)
                         take(sort, stamp | item)
-        except aiohttp.ClientConnectorError as error:  # nobody there
-            raise Transient(f"watch {path}: {error}", retry_seconds=0) from error
-        except (aiohttp.ClientError, OSError) as error:  # TimeoutError too
-            if not isinstance(error, TimeoutError):
-                raise Cut(f"watch {path}: {str(error) or type(error).__name__}", retry_seconds=0) from error
+        except (aiohttp.ClientError, OSError) as error:
+            late = isinstance(error, TimeoutError)
             if response is None:
-                raise Cut(f"watch {path}: no answer within {READ_S:g} s", retry_seconds=0) from error
+                what = f"no answer within {READ_S:g} s" if late else str(error) or type(error).__name__
+                raise Transient(f"watch {path}: {what}", retry_seconds=0) from error
+            if not late:
+                raise Cut(f"watch {path}: {str(error) or type(error).__name__}", retry_seconds=0) from error
 
     async def apply(
         self, kind: Kind, document: Mapping[str, Any], manager: str, *, force: bool, subresource: str | None = None
@@ -362,7 +362,9 @@ def _event(line: bytes) -> tuple[str, dict[str, Any]]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Cut(f"no watch event: {line[:200]!r}", retry_seconds=0) from error
     if sort == "ERROR":
-        raise failure(code, json.dumps(item).encode(), None)
+        failed = failure(code, json.dumps(item).encode(), None)
+        # the watch itself was answered: asked the same again, it may say the same again
+        raise Cut(str(failed), retry_seconds=0) if type(failed) is Transient else failed
     return sort, item
 
 

@@ -68,7 +68,7 @@ class Reflector:
         return time.monotonic() - self._heard
 
     async def run(self) -> None:
-        """Ends only by an ApiError: we may not see the kind."""
+        """Ends only by an ApiError: we may not list the kind at all."""
         self._hear()
         while True:
             wait = await self._try()
@@ -95,14 +95,19 @@ class Reflector:
             return self._refused(error)
 
     async def _follow(self, version: str) -> None:
-        begun = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         limit = self._pace.watch * random.uniform(1, 1.5)  # noqa: S311 - spread, no secret
-        await self._api.watch(self.kind, version, self._take, limit, namespace=self._namespace, answered=self._hear)
-        short = asyncio.get_running_loop().time() - begun < self._pace.shortest
-        if short and self._version == version:
+        try:
+            await self._api.watch(self.kind, version, self._take, limit, namespace=self._namespace, answered=self._hear)
+        except Cut:
+            if loop.time() - begun < self._pace.longest:
+                raise
+            # something on the way ends what is idle: no failure, and the next one tells of what this one did not
+        if loop.time() - begun < self._pace.shortest and self._version == version:
             # behind a load balancer that accepts and closes this would be hundreds of requests a second
             raise Cut(f"watch {self.kind.path(self._namespace)}: over at once, without an event", retry_seconds=0)
-        self._failures = 0
+        self._failures = self._fruitless = 0
 
     def _hear(self) -> None:
         self._heard = time.monotonic()
@@ -111,8 +116,12 @@ class Reflector:
         self.known.set()
 
     def _refused(self, error: ApiError) -> float:
-        """Seconds to wait, or the error again where it ends everything."""
-        if isinstance(error, NotFoundError):  # a proxy, or an API server that is just starting; the silence grows
+        """Seconds to wait, or the error again where it ends everything.
+
+        An API server that is just starting refuses what it allows later, and a proxy may not find what every cluster
+        has: what we saw before is asked for again, and the silence grows.
+        """
+        if self.known.is_set() or isinstance(error, NotFoundError):
             return self._later(error)
         raise error
 
