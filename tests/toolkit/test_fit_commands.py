@@ -56,7 +56,7 @@ def flowing(text: str) -> str:
 
 
 def stdin_of(monkeypatch: pytest.MonkeyPatch, manifest: Any) -> None:
-    text = yaml.safe_dump(manifest, allow_unicode=True)
+    text = yaml.dump(manifest, Dumper=yaml.CSafeDumper, allow_unicode=True)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
 

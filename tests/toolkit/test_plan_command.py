@@ -362,7 +362,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def stdin_of(monkeypatch: pytest.MonkeyPatch, manifest: Any) -> None:
-    text = yaml.safe_dump(manifest, allow_unicode=True)
+    text = yaml.dump(manifest, Dumper=yaml.CSafeDumper, allow_unicode=True)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
 

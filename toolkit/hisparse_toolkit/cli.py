@@ -7,12 +7,14 @@ import difflib
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand
+from typer.main import get_command
 
 from hisparse_toolkit.asking import OF_MEMORY, SEVERAL_GPUS, WHOLE_ANSWERS, Wishes, asks
 from hisparse_toolkit.problems import BadInputError, ExitCode, Problem
@@ -546,9 +548,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+@cache
+def _command() -> Callable[..., Any]:
+    """The commands and their options, which take longer to be put together than most answers."""
+    return get_command(app)
+
+
 def _run(words: Sequence[str]) -> int:
     try:
-        code = app(list(words), standalone_mode=False, prog_name="hisparse")
+        code = _command()(list(words), standalone_mode=False, prog_name="hisparse")
     except typer.Abort:
         tell("hisparse: stopped")
         return ExitCode.INTERRUPTED
