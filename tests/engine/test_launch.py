@@ -164,7 +164,13 @@ class Lab:
         if self.process:
             self.process.kill()
             self.process.wait()
-        # what a killed launcher leaves behind: every process of ours names this test's folder
+        self._sweep()
+        # a process that was about to become the engine has no words for a moment
+        time.sleep(0.05)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """End what a killed launcher leaves behind: every process of ours names this test's folder."""
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
                 if os.fsencode(self.folder) in path.read_bytes() and int(path.parent.name) != os.getpid():
