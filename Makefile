@@ -36,7 +36,7 @@ test: control-plane  ## every test that needs no root: pure, property and agains
 test-chaos: control-plane  ## takeovers, people, upgrades, rights, many nodes, against a real API server (ten minutes)
 	$(BIN)/pytest -q -n 2 --dist loadgroup -m chaos
 
-test-faults: control-plane  ## SIGKILL before every write, twenty faults of the network and the API server (25 minutes)
+test-faults: control-plane  ## SIGKILL before every write, twenty faults of the network and the API server (15 to 30 minutes)
 	$(BIN)/pytest -q -m faults
 
 test-e2e: setup  ## a real kubelet and a real vLLM (root, Debian; about 25 minutes the first time)
