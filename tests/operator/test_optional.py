@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from scripted_api import DOWN, Script
+from scripted_api import DOWN, Script, ran
 
 from hisparse_operator.cluster.cache import Cache, Change
 from hisparse_operator.cluster.kube import Api, ApiError, NotFoundError
@@ -41,16 +41,8 @@ class Told:
 
 
 def play(on_jumping_time: Runner, api: Script, seconds: float) -> Told:
-    """Let it run for so long."""
     told = Told()
-
-    async def run() -> None:
-        task = asyncio.ensure_future(told.of(api).run())
-        await asyncio.sleep(seconds)
-        assert not task.done(), "it never ends"
-        task.cancel()
-
-    on_jumping_time(run())
+    on_jumping_time(ran(told.of(api), seconds))
     return told
 
 

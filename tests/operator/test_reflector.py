@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from scripted_api import BROKEN, DOWN, OLD, Script
+from scripted_api import BROKEN, DOWN, OLD, Script, ran
 
 from hisparse.errors import Transient
 from hisparse_operator.cluster.cache import Cache, Change
@@ -57,16 +57,8 @@ class Told:
 
 
 def play(on_jumping_time: Runner, api: Script, seconds: float) -> Told:
-    """Let it run for so long."""
     told = Told()
-
-    async def run() -> None:
-        task = asyncio.ensure_future(told.of(api).run())
-        await asyncio.sleep(seconds)
-        assert not task.done(), "it never ends"
-        task.cancel()
-
-    on_jumping_time(run())
+    on_jumping_time(ran(told.of(api), seconds))
     return told
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from hisparse.errors import Transient
 from hisparse_operator.cluster.kube import SILENT_S, Api, Cut, Expired, Taker
+from hisparse_operator.cluster.reflector import Reflector
 from hisparse_operator.kinds import Kind
 
 DOWN = Transient("the API server is down", retry_seconds=0)
@@ -59,3 +60,11 @@ class Script(Api):
             if isinstance(one, Exception):
                 raise one
             take(*one)
+
+
+async def ran(reflector: Reflector, seconds: float) -> None:
+    """Let it run for so long; it must not end by itself."""
+    task = asyncio.ensure_future(reflector.run())
+    await asyncio.sleep(seconds)
+    assert not task.done(), "it never ends"
+    task.cancel()
